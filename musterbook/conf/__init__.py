@@ -1,0 +1,125 @@
+"""Loading, checking and listing the configuration.
+
+Configuration is passed in: load() returns a ConfigOpts of our own, and nothing
+of ours reads the global one.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import types
+from typing import Any
+
+from oslo_config import cfg
+
+from musterbook import errors
+from musterbook import names
+from musterbook.conf import base
+from musterbook.conf import compute
+from musterbook.conf import conductor
+from musterbook.conf import servicegroup
+
+PROJECT = "musterbook"
+SECTIONS: tuple[types.ModuleType, ...] = (base, servicegroup, compute, conductor)
+
+
+def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
+    """Return every option of ours by group, for oslo.config's generator."""
+    merged: dict[str | None, list[cfg.Opt]] = {}
+    for section in SECTIONS:
+        for group, opts in section.GROUPS:
+            merged.setdefault(group, []).extend(opts)
+    return list(merged.items())
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register every option of ours; registering twice is harmless."""
+    for group, opts in list_opts():
+        conf.register_opts(opts, group=group)
+
+
+def load(
+    argv: Sequence[str],
+    prog: str,
+    *,
+    extra: Iterable[tuple[str | None, Sequence[cfg.Opt]]] = (),
+    cli: Sequence[cfg.Opt] = (),
+    overrides: Mapping[tuple[str | None, str], Any] | None = None,
+    config_files: Sequence[str] | None = None,
+) -> cfg.ConfigOpts:
+    """Return the checked configuration of a command.
+
+    :param argv: the command line without the program's name
+    :param prog: the command's name; /etc/musterbook/<prog>.conf is read as well
+    :param extra: options of libraries, by group
+    :param cli: options that the command line also takes
+    :param overrides: values that win over every file, by (group, option)
+    :param config_files: read instead of the default ones
+    :raises ConfigurationError: naming the option that can't be used
+    :raises SystemExit: for --help, --version and command line mistakes
+    """
+    conf = cfg.ConfigOpts()
+    register(conf)
+    for group, opts in extra:
+        conf.register_opts(opts, group=group)
+    if cli:
+        conf.register_cli_opts(cli)
+    try:
+        conf(
+            list(argv),
+            project=PROJECT,
+            prog=prog,
+            default_config_files=list(config_files)
+            if config_files is not None
+            else None,
+        )
+    except cfg.ConfigFilesNotFoundError as exc:
+        raise errors.ConfigurationError(
+            option="config-file", reason=f"can't read {', '.join(exc.config_files)}"
+        ) from None
+    except cfg.ConfigFileParseError as exc:
+        raise errors.ConfigurationError(
+            option="config-file", reason=_one_line(f"{exc.config_file}: {exc.msg}")
+        ) from None
+    except cfg.Error as exc:
+        raise errors.ConfigurationError(
+            option="config-file", reason=_one_line(str(exc))
+        ) from None
+    for (group, name), value in (overrides or {}).items():
+        conf.set_override(name, value, group=group)
+    check(conf)
+    return conf
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Read every registered option once, then check those that depend on others.
+
+    :raises ConfigurationError: for the first value that can't be used
+    """
+    for label, opt, reader in _options(conf):
+        try:
+            reader()
+        except (cfg.Error, ValueError) as exc:
+            reason = "is not a valid value" if opt.secret else _reason(exc)
+            raise errors.ConfigurationError(option=label, reason=reason) from None
+    try:
+        names.check(conf.host, "option host")
+    except errors.InvalidName as exc:
+        raise errors.ConfigurationError(exc.message, option="host") from None
+
+
+def _options(conf: cfg.ConfigOpts) -> Iterable[tuple[str, cfg.Opt, Any]]:
+    for group, opts in list_opts():
+        for opt in opts:
+            holder = conf if group is None else conf[group]
+            label = opt.name if group is None else f"[{group}]{opt.name}"
+            yield label, opt, lambda h=holder, o=opt: getattr(h, o.dest)
+
+
+def _reason(exc: Exception) -> str:
+    """Return why oslo.config refused a value, without where it found it."""
+    return _one_line(str(exc).rpartition("is not valid: ")[2] or str(exc))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

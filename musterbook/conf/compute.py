@@ -1,0 +1,119 @@
+"""[DEFAULT] and [inventory*]: what a compute agent reports and how often."""
+
+from oslo_config import cfg
+
+OPTS = [
+    cfg.StrOpt(
+        "my_ip",
+        help="Address under which this host is reached, reported as host_ip. Left "
+        "out: the address of the interface with the default route.",
+    ),
+    cfg.FloatOpt(
+        "update_resources_interval",
+        default=60.0,
+        min=0.1,
+        max=86400.0,
+        help="Seconds between two audits of the inventory. A larger value finds "
+        "hot-plugged resources later; an audit that finds no change writes nothing.",
+    ),
+    cfg.IntOpt(
+        "reserved_host_memory_mb",
+        default=512,
+        min=0,
+        help="Memory held back for the host, in MiB. Counted as used on each node.",
+    ),
+    cfg.IntOpt(
+        "reserved_host_disk_mb",
+        default=0,
+        min=0,
+        help="Disk held back for the host, in MiB; rounded up to whole GiB, so that "
+        "500 holds back 1 GiB. Counted as used on each node.",
+    ),
+    cfg.IntOpt(
+        "reserved_host_cpus",
+        default=0,
+        min=0,
+        help="CPUs held back for the host. Counted as used on each node.",
+    ),
+    cfg.FloatOpt(
+        "cpu_allocation_ratio",
+        min=0.0,
+        max=1000.0,
+        help="Virtual CPUs on offer per real one. Set: stored at each audit. Unset "
+        "or 0.0: initial_cpu_allocation_ratio at creation, then what is stored.",
+    ),
+    cfg.FloatOpt(
+        "ram_allocation_ratio",
+        min=0.0,
+        max=1000.0,
+        help="Memory on offer per real memory; as cpu_allocation_ratio.",
+    ),
+    cfg.FloatOpt(
+        "disk_allocation_ratio",
+        min=0.0,
+        max=1000.0,
+        help="Disk on offer per real disk; as cpu_allocation_ratio.",
+    ),
+    cfg.FloatOpt(
+        "initial_cpu_allocation_ratio",
+        default=4.0,
+        min=0.01,
+        max=1000.0,
+        help="cpu_allocation_ratio of a node that is created without one.",
+    ),
+    cfg.FloatOpt(
+        "initial_ram_allocation_ratio",
+        default=1.0,
+        min=0.01,
+        max=1000.0,
+        help="ram_allocation_ratio of a node that is created without one.",
+    ),
+    cfg.FloatOpt(
+        "initial_disk_allocation_ratio",
+        default=1.0,
+        min=0.01,
+        max=1000.0,
+        help="disk_allocation_ratio of a node that is created without one.",
+    ),
+]
+
+INVENTORY_OPTS = [
+    cfg.StrOpt(
+        "source",
+        default="host",
+        help="Inventory source: the name of an entry point in the group "
+        "musterbook.inventory. 'host' is the machine the agent runs on, 'fake' "
+        "reads made-up nodes from a file.",
+    ),
+    cfg.FloatOpt(
+        "timeout",
+        default=30.0,
+        min=0.1,
+        max=3600.0,
+        help="Seconds a source may take for one reading. A larger value forgives "
+        "slow hypervisors and notices hung ones later.",
+    ),
+]
+
+HOST_OPTS = [
+    cfg.StrOpt(
+        "disk_path",
+        help="A path on the file system whose size is reported as local_gb. Left "
+        "out: state_path.",
+    ),
+]
+
+FAKE_OPTS = [
+    cfg.StrOpt(
+        "file",
+        help="JSON file with the nodes of the 'fake' source, read anew at each "
+        "audit; docs/inventory.md describes it.",
+    ),
+]
+
+GROUPS = [
+    (None, OPTS),
+    ("inventory", INVENTORY_OPTS),
+    ("inventory_host", HOST_OPTS),
+    ("inventory_fake", FAKE_OPTS),
+]

@@ -1,0 +1,39 @@
+"""[conductor]: the process that owns the database."""
+
+from oslo_config import cfg
+
+OPTS = [
+    cfg.FloatOpt(
+        "poll_interval",
+        default=1.0,
+        min=0.05,
+        max=60.0,
+        help="Seconds between two looks of the leader at the group. A larger value "
+        "loads the backend less and delays every verdict by as much.",
+    ),
+    cfg.FloatOpt(
+        "lease_interval",
+        default=5.0,
+        min=0.1,
+        max=300.0,
+        help="Seconds between two renewals of the leader's lease, the only write of "
+        "an idle deployment. The lease lasts three times as long: a larger value "
+        "means a longer gap (liveness unknown) when a leader dies.",
+    ),
+    cfg.IntOpt(
+        "ping_workers",
+        default=16,
+        min=1,
+        max=256,
+        help="Agents the leader may ping over RPC at the same time before it "
+        "declares them down. Each takes a thread for up to ping_timeout.",
+    ),
+    cfg.FloatOpt(
+        "ping_timeout",
+        default=3.0,
+        min=0.1,
+        max=60.0,
+        help="Seconds an agent has for the answer to a ping.",
+    ),
+]
+GROUPS = [("conductor", OPTS)]

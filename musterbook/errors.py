@@ -1,0 +1,279 @@
+"""Errors: noun phrases under one base, with facts, a stable code and a status.
+
+An error crosses RPC as its own class (see musterbook.rpc). What it carries are
+its *facts*: JSON values that are also attributes. The message is for the person
+who must act; it never holds a secret, SQL or a traceback.
+"""
+
+from typing import ClassVar
+
+
+class MusterbookError(Exception):
+    """Base of every error of ours.
+
+    :param message: one line for the person who must act; without it the class's
+        ``template`` is filled in from the facts
+    :param facts: JSON values that describe this case; also set as attributes
+    """
+
+    code: ClassVar[str] = "internal-error"
+    http_status: ClassVar[int] = 500
+    template: ClassVar[str] = "an unexpected error"
+
+    def __init__(self, message: str | None = None, **facts: object) -> None:
+        """Fill the template; unknown facts are kept, missing ones shown as '?'."""
+        if message is None:
+            message = self.template.format_map(_Facts(facts))
+        super().__init__(message)
+        self.message = message
+        # oslo.messaging sends ``kwargs`` with the error and rebuilds from it.
+        self.kwargs = facts
+        for name, value in facts.items():
+            if name not in {"args", "kwargs", "message"}:
+                setattr(self, name, value)
+
+
+class _Facts(dict[str, object]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+# -- what the operator configured ------------------------------------------------
+
+
+class ConfigurationError(MusterbookError):
+    """An option has a value that can't be used. Facts: option, reason."""
+
+    code = "configuration-error"
+    template = "option {option}: {reason}"
+    option: str
+    reason: str
+
+
+class InvalidName(MusterbookError):
+    """A host or node name breaks the naming rule. Facts: field, reason."""
+
+    code = "invalid-name"
+    http_status = 400
+    template = (
+        "{field}: {reason}; allowed are 1 to 255 of the ASCII characters "
+        "A-Z a-z 0-9 . _ -"
+    )
+    field: str
+    reason: str
+
+
+class InvalidInput(MusterbookError):
+    """A value given by a caller can't be used. Facts: field, reason."""
+
+    code = "invalid-input"
+    http_status = 400
+    template = "{field}: {reason}"
+    field: str
+    reason: str
+
+
+# -- objects and the database ----------------------------------------------------
+
+
+class NotFound(MusterbookError):
+    """Base of everything that was asked for and isn't there."""
+
+    code = "not-found"
+    http_status = 404
+
+
+class ComputeNodeNotFound(NotFound):
+    """No live compute node. Facts: what (how it was asked for)."""
+
+    code = "compute-node-not-found"
+    template = "no compute node with {what}"
+    what: str
+
+
+class ServiceNotFound(NotFound):
+    """No live service record. Facts: what (how it was asked for)."""
+
+    code = "service-not-found"
+    template = "no service with {what}"
+    what: str
+
+
+class MarkerNotFound(NotFound):
+    """The record that a page should start after doesn't exist. Facts: marker."""
+
+    code = "marker-not-found"
+    http_status = 400
+    template = "no record with the marker {marker}"
+
+
+class ComputeNodeExists(MusterbookError):
+    """A live compute node has this identity. Facts: host, hypervisor_hostname."""
+
+    code = "compute-node-exists"
+    http_status = 409
+    template = "compute node {hypervisor_hostname} of host {host} already exists"
+    host: str
+    hypervisor_hostname: str
+
+
+class ServiceExists(MusterbookError):
+    """A live service has this host and binary. Facts: host, binary."""
+
+    code = "service-exists"
+    http_status = 409
+    template = "service {binary} of host {host} already exists"
+    host: str
+    binary: str
+
+
+class InventoryChanged(MusterbookError):
+    """A save was based on an older inventory generation.
+
+    Facts: what, expected, found. Read the record again and decide anew.
+    """
+
+    code = "inventory-changed"
+    http_status = 409
+    template = "{what}: saved on inventory generation {expected}, stored is {found}"
+    expected: int
+    found: int
+
+
+class DatabaseUnavailable(MusterbookError):
+    """The database can't be reached or didn't answer. Facts: reason."""
+
+    code = "database-unavailable"
+    http_status = 503
+    template = "the database is not available: {reason}"
+
+
+class DatabaseBusy(MusterbookError):
+    """Deadlocks or locks outlasted every retry; try again. Facts: reason."""
+
+    code = "database-busy"
+    http_status = 503
+    template = "the database was busy and the change was not made, try again: {reason}"
+
+
+class DatabaseShape(MusterbookError):
+    """The database isn't one this code can work with. Facts: reason."""
+
+    code = "database-shape"
+    template = "the database can't be used: {reason}"
+    reason: str
+
+
+# -- RPC -------------------------------------------------------------------------
+
+
+class MethodNotRemotable(MusterbookError):
+    """A peer asked for something that isn't on the list. Facts: objname, method."""
+
+    code = "method-not-remotable"
+    http_status = 400
+    template = "{objname}.{method} can't be called over RPC"
+
+
+class UnsupportedObject(MusterbookError):
+    """An object name or version that this process can't serve. Facts: reason."""
+
+    code = "unsupported-object"
+    http_status = 400
+    template = "object not supported: {reason}"
+
+
+class ConductorUnavailable(MusterbookError):
+    """No conductor answered in time. Facts: method, seconds."""
+
+    code = "conductor-unavailable"
+    http_status = 503
+    template = "no conductor answered {method} within {seconds} s"
+
+
+class AgentUnavailable(MusterbookError):
+    """The agent of a host didn't answer in time. Facts: host, method, seconds."""
+
+    code = "agent-unavailable"
+    http_status = 503
+    template = "the agent of host {host} did not answer {method} within {seconds} s"
+
+
+class RemoteFailure(MusterbookError):
+    """The other side failed in a way it has no name for. Facts: class_name."""
+
+    code = "remote-failure"
+    template = "the other side failed unexpectedly ({class_name}); its log says more"
+    class_name: str
+
+
+# -- liveness --------------------------------------------------------------------
+
+
+class HostTaken(MusterbookError):
+    """A living process already serves this host. Facts: host, process_uuid."""
+
+    code = "host-taken"
+    http_status = 409
+    template = (
+        "host {host} is served by another living process (uuid {process_uuid}); "
+        "give this one a host of its own or stop the other"
+    )
+    host: str
+    process_uuid: str
+
+
+class Superseded(MusterbookError):
+    """The caller's incarnation isn't the granted one. Facts: host, incarnation."""
+
+    code = "superseded"
+    http_status = 409
+    template = (
+        "incarnation {incarnation} of host {host} is no longer the granted one: "
+        "another process took over, or the service was deleted"
+    )
+    host: str
+    incarnation: int
+
+
+class GroupError(MusterbookError):
+    """Base of what goes wrong with the group backend."""
+
+    code = "group-error"
+    http_status = 503
+
+
+class GroupUnavailable(GroupError):
+    """The backend didn't answer or refused. Facts: backend, reason."""
+
+    code = "group-unavailable"
+    template = "the group backend {backend} is not available: {reason}"
+    reason: str
+
+
+class GroupVanished(GroupError):
+    """The backend answers but doesn't know the group. Facts: backend, group."""
+
+    code = "group-vanished"
+    template = "the group backend {backend} has lost the group {group}"
+
+
+class LivenessUnknown(MusterbookError):
+    """Nobody has looked recently enough to say who lives. Facts: reason."""
+
+    code = "liveness-unknown"
+    http_status = 503
+    template = "liveness is unknown: {reason}"
+
+
+# -- inventory -------------------------------------------------------------------
+
+
+class InventoryUnavailable(MusterbookError):
+    """The source can't say what there is right now. Facts: source, reason."""
+
+    code = "inventory-unavailable"
+    http_status = 503
+    template = "inventory source {source}: {reason}"
+    source: str
+    reason: str

@@ -1,0 +1,1 @@
+"""Group drivers, the beat, the roster and the verdict."""

@@ -1,0 +1,73 @@
+"""What a group driver must do, and what it states about itself.
+
+A driver is one connection to a group backend, made by and for one process (after
+a fork: a new one). Its calls may come from any thread; each is bounded in time,
+whatever the backend does, and fails with an error of ours only.
+"""
+
+import abc
+import dataclasses
+from typing import ClassVar
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """What a backend guarantees, as data; the table in the docs is made from it.
+
+    :ivar name: scheme of the backend
+    :ivar visibility_check: a member can ask cheaply whether it is in the group
+    :ivar survives_restart: members outlive a restart of the backend's server
+    :ivar notices_dead_server: a beat fails when the server is gone
+    :ivar max_members: advised most members of one group
+    :ivar note: the limit that an operator must know
+    """
+
+    name: str
+    visibility_check: bool
+    survives_restart: bool
+    notices_dead_server: bool
+    max_members: int
+    note: str
+
+
+class GroupDriver(abc.ABC):
+    """One connection to a group backend.
+
+    Every method raises GroupUnavailable when the backend doesn't answer in time
+    or refuses, and GroupVanished when it has lost the group.
+    """
+
+    traits: ClassVar[Traits]
+
+    @property
+    @abc.abstractmethod
+    def member_timeout(self) -> float:
+        """Seconds of silence after which the backend drops a member."""
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Connect."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Disconnect, quietly and in bounded time; a member that joined expires."""
+
+    @abc.abstractmethod
+    def join(self, group: str) -> None:
+        """Become (or again become) a member of the group, creating it if need be."""
+
+    @abc.abstractmethod
+    def leave(self, group: str) -> None:
+        """Leave the group; leaving what one is not in is no error."""
+
+    @abc.abstractmethod
+    def beat(self) -> None:
+        """Tell the backend that this member lives."""
+
+    @abc.abstractmethod
+    def is_visible(self, group: str) -> bool:
+        """Return whether others see this member in the group right now."""
+
+    @abc.abstractmethod
+    def get_all(self, group: str) -> frozenset[str]:
+        """Return the names of all members; never empty because of an error."""
