@@ -1,0 +1,108 @@
+"""The base of our versioned objects and the list of what may be called over RPC.
+
+Remotable bodies use the store only (objects.store); they run where the store is
+bound. Elsewhere ``indirection_api`` carries the call to a conductor. The conductor
+looks methods up in the list here and runs their *original* function: the carrier is
+a class attribute, and in a process that is both conductor and agent the wrapped
+method would send the call to itself.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+from typing import Self
+from typing import TypeVar
+
+from oslo_versionedobjects import base as ovo_base
+from oslo_versionedobjects import exception as ovo_exception
+
+from musterbook import errors
+
+_Object = TypeVar("_Object", bound=type["MusterObject"])
+_REMOTABLE: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
+    """The registry of our objects; registering also lists the remotable methods."""
+
+    @classmethod
+    def register(cls, obj_cls: Any) -> Any:
+        """Register a class under its name and version."""
+        for name, method in vars(obj_cls).items():
+            function = getattr(method, "__func__", method)
+            if getattr(function, "remotable", False):
+                _REMOTABLE[obj_cls.obj_name(), name] = function.original_fn
+        return super().register(obj_cls)
+
+
+class MusterObject(ovo_base.VersionedObject):
+    """A flat versioned object: its fields hold values, not trees of objects."""
+
+    OBJ_PROJECT_NAMESPACE = "musterbook"
+
+    #: Fields that identify the record; a call carries these and what changed.
+    OBJ_KEY_FIELDS: tuple[str, ...] = ("id",)
+
+    def obj_what_changed(self) -> set[str]:
+        """Return the names of the changed fields.
+
+        The library's version also probes every field for a changed sub-object; it
+        is called four times per serialisation and made up 73 % of its cost.
+        """
+        return self._changed_fields & self.fields.keys()
+
+    def obj_for_call(self) -> Self:
+        """Return a copy with the key fields and the changed ones only.
+
+        That is all a remotable method needs: the rest is in the store.
+        """
+        slim = type(self)()
+        slim.VERSION = self.VERSION
+        slim._context = self._context
+        for name in self.fields:
+            if self.obj_attr_is_set(name) and (
+                name in self.OBJ_KEY_FIELDS or name in self._changed_fields
+            ):
+                setattr(slim, f"_obj_{name}", getattr(self, name))
+        slim._changed_fields = set(self._changed_fields)
+        return slim
+
+    def obj_fill(self, context: Any, row: Mapping[str, Any]) -> Self:
+        """Set the fields that the row holds, as unchanged; return self."""
+        for name in self.fields:
+            if name in row:
+                setattr(self, name, row[name])
+        self._context = context
+        self.obj_reset_changes(list(row))
+        return self
+
+    def obj_load_attr(self, attrname: str) -> None:
+        """Refuse: a field that wasn't sent isn't fetched behind one's back."""
+        raise ovo_exception.ObjectActionError(
+            action="obj_load_attr", reason=f"{self.obj_name()}.{attrname} is not set"
+        )
+
+
+class ObjectSerializer(ovo_base.VersionedObjectSerializer):
+    """Carries our objects over oslo.messaging."""
+
+    OBJ_BASE_CLASS = MusterObject
+
+
+def remotable_function(objname: object, method: object) -> Callable[..., Any]:
+    """Return the original function of a remotable method.
+
+    :param objname: the object's name as it came over the wire
+    :param method: the method's name as it came over the wire
+    :raises MethodNotRemotable: for everything that isn't on the list
+    """
+    if isinstance(objname, str) and isinstance(method, str):
+        function = _REMOTABLE.get((objname, method))
+        if function is not None:
+            return function
+    raise errors.MethodNotRemotable(objname=str(objname)[:64], method=str(method)[:64])
+
+
+def remotable_methods() -> frozenset[tuple[str, str]]:
+    """Return every (object name, method name) that may be called over RPC."""
+    return frozenset(_REMOTABLE)

@@ -1,0 +1,295 @@
+"""ComputeNode: the record of a node's capacity and use.
+
+(host, hypervisor_hostname) identifies it; it has no relationship to a service.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Self
+import uuid as uuidlib
+
+from oslo_versionedobjects import base as ovo_base
+from oslo_versionedobjects import fields
+
+from musterbook import errors
+from musterbook import names
+from musterbook.context import RequestContext
+from objects import base
+from objects import service as service_obj
+from objects import store
+
+#: Fields of version 1.0, the Juno shape, besides the timestamps.
+_JUNO_FIELDS = frozenset(
+    {
+        "id", "service_id", "vcpus", "memory_mb", "local_gb", "vcpus_used",
+        "memory_mb_used", "local_gb_used", "hypervisor_type", "hypervisor_version",
+        "hypervisor_hostname", "free_ram_mb", "free_disk_gb", "current_workload",
+        "running_vms", "cpu_info", "disk_available_least", "host_ip",
+        "supported_instances", "metrics", "pci_stats", "extra_resources", "stats",
+        "numa_topology", "created_at", "updated_at", "deleted_at", "deleted",
+    }
+)  # fmt: skip
+
+
+@base.VersionedObjectRegistry.register
+class ComputeNode(base.MusterObject):
+    """One node that a host's agent manages.
+
+    Version history:
+        1.0 - the Juno shape: service_id, no host
+        1.1 - host and uuid identify; service_id nullable and deprecated; ratios,
+              reserved amounts, generations, boot_id, service
+    """
+
+    VERSION = "1.1"
+    OBJ_KEY_FIELDS = ("id", "inventory_generation")
+
+    fields = {
+        "created_at": fields.DateTimeField(nullable=True),
+        "updated_at": fields.DateTimeField(nullable=True),
+        "deleted_at": fields.DateTimeField(nullable=True),
+        "deleted": fields.BooleanField(),
+        "id": fields.IntegerField(read_only=True),
+        "uuid": fields.UUIDField(read_only=True),
+        "host": fields.StringField(nullable=True),
+        "service_id": fields.IntegerField(nullable=True),
+        "hypervisor_hostname": fields.StringField(nullable=True),
+        "hypervisor_type": fields.StringField(),
+        "hypervisor_version": fields.IntegerField(),
+        "vcpus": fields.IntegerField(),
+        "memory_mb": fields.IntegerField(),
+        "local_gb": fields.IntegerField(),
+        "vcpus_used": fields.IntegerField(),
+        "memory_mb_used": fields.IntegerField(),
+        "local_gb_used": fields.IntegerField(),
+        "reserved_vcpus": fields.IntegerField(),
+        "reserved_memory_mb": fields.IntegerField(),
+        "reserved_local_gb": fields.IntegerField(),
+        "cpu_allocation_ratio": fields.FloatField(nullable=True),
+        "ram_allocation_ratio": fields.FloatField(nullable=True),
+        "disk_allocation_ratio": fields.FloatField(nullable=True),
+        "free_ram_mb": fields.IntegerField(nullable=True),
+        "free_disk_gb": fields.IntegerField(nullable=True),
+        "current_workload": fields.IntegerField(nullable=True),
+        "running_vms": fields.IntegerField(nullable=True),
+        "disk_available_least": fields.IntegerField(nullable=True),
+        "cpu_info": fields.StringField(nullable=True),
+        "host_ip": fields.StringField(nullable=True),
+        "supported_instances": fields.StringField(nullable=True),
+        "metrics": fields.StringField(nullable=True),
+        "pci_stats": fields.StringField(nullable=True),
+        "extra_resources": fields.StringField(nullable=True),
+        "stats": fields.DictOfNullableStringsField(nullable=True),
+        "numa_topology": fields.StringField(nullable=True),
+        "boot_id": fields.StringField(nullable=True),
+        "generation": fields.IntegerField(),
+        "inventory_generation": fields.IntegerField(),
+        # Set where a list was asked with_service, else looked up when first read.
+        "service": fields.ObjectField("Service", nullable=True),
+    }
+
+    def obj_make_compatible(
+        self, primitive: dict[str, Any], target_version: str
+    ) -> None:
+        """Turn the primitive into the shape of an older version."""
+        super().obj_make_compatible(primitive, target_version)
+        if target_version != "1.0":
+            return
+        for name in primitive.keys() - _JUNO_FIELDS:
+            del primitive[name]
+        if "service_id" in primitive and primitive["service_id"] is None:
+            primitive["service_id"] = self._service_id_for_juno()
+
+    def _service_id_for_juno(self) -> int:
+        """Return what a peer of version 1.0, which can't hold NULL, is told."""
+        if self.obj_attr_is_set("host") and self.host is not None:
+            try:
+                row = store.bound().service_get_by_host_and_binary(
+                    self.host, service_obj.COMPUTE_BINARY
+                )
+            except errors.ServiceNotFound:
+                return -1
+            return int(row["id"])
+        return -1
+
+    def obj_load_attr(self, attrname: str) -> None:
+        """Look the service up by host; other fields aren't fetched behind one's back.
+
+        :raises ServiceNotFound: the host has no compute service
+        """
+        if attrname != "service":
+            super().obj_load_attr(attrname)
+            return
+        found = (
+            service_obj.Service.get_by_host_and_binary(
+                self._context, self.host, service_obj.COMPUTE_BINARY
+            )
+            if self.host is not None
+            else None
+        )
+        self.service = found
+        self.obj_reset_changes(["service"])
+
+    @classmethod
+    def _from_row(cls, context: RequestContext, row: Mapping[str, Any]) -> Self:
+        node = cls()
+        service_row = row.get("service")
+        flat = {name: value for name, value in row.items() if name != "service"}
+        node.obj_fill(context, flat)
+        if "service" in row:
+            node.service = (
+                service_obj.Service().obj_fill(context, service_row)
+                if service_row is not None
+                else None
+            )
+            node.obj_reset_changes(["service"])
+        return node
+
+    @classmethod
+    @ovo_base.remotable
+    def get_by_id(cls, context: RequestContext, node_id: int) -> Self:
+        """Return the live node with this id; ComputeNodeNotFound."""
+        return cls._from_row(context, store.bound().compute_node_get(id=node_id))
+
+    @classmethod
+    @ovo_base.remotable
+    def get_by_uuid(cls, context: RequestContext, uuid: str) -> Self:
+        """Return the live node with this uuid; ComputeNodeNotFound."""
+        return cls._from_row(context, store.bound().compute_node_get(uuid=uuid))
+
+    @classmethod
+    @ovo_base.remotable
+    def get_by_host_and_nodename(
+        cls, context: RequestContext, host: str, nodename: str
+    ) -> Self:
+        """Return the live node of this identity; ComputeNodeNotFound."""
+        row = store.bound().compute_node_get_by_host_and_nodename(host, nodename)
+        return cls._from_row(context, row)
+
+    @ovo_base.remotable
+    def create(self) -> None:
+        """Insert the node; its fields then are those of the stored row.
+
+        :raises InvalidInput: the id is already set
+        :raises ComputeNodeExists: a live node has this identity
+        """
+        if self.obj_attr_is_set("id"):
+            raise errors.InvalidInput(field="id", reason="is already set")
+        values = self._changed_columns()
+        values.setdefault("uuid", str(uuidlib.uuid4()))
+        self.obj_fill(self._context, store.bound().compute_node_create(values))
+
+    @ovo_base.remotable
+    def save(self) -> None:
+        """Store the changed fields, and only if there are any.
+
+        :raises ComputeNodeNotFound: there is no live row any more
+        :raises InventoryChanged: the row has another inventory generation than this
+            object was read with
+        """
+        values = self._changed_columns()
+        if not values:
+            return
+        generation = (
+            self.inventory_generation
+            if self.obj_attr_is_set("inventory_generation")
+            else None
+        )
+        row = store.bound().compute_node_update(self.id, values, generation)
+        self.obj_reset_changes()
+        self.obj_fill(self._context, row)
+
+    @ovo_base.remotable
+    def destroy(self) -> None:
+        """Soft-delete the node, while it is still its host's.
+
+        :raises ComputeNodeNotFound: it is gone, or another host has it now
+        """
+        host = self.host if self.obj_attr_is_set("host") else None
+        store.bound().compute_node_destroy(self.id, host)
+
+    def _changed_columns(self) -> dict[str, Any]:
+        """Return the changed fields that are columns a caller may set.
+
+        :raises InvalidName: a name breaks the rule; what is stored isn't checked
+            again when it is read, rows of Juno's time may hold anything
+        """
+        changes = self.obj_get_changes()
+        for name in ("host", "hypervisor_hostname"):
+            if name in changes:
+                names.check(changes[name], name)
+        return {n: v for n, v in changes.items() if n not in _STORE_COLUMNS}
+
+
+#: Set by the store alone, whatever a caller sends.
+_STORE_COLUMNS = frozenset(
+    {
+        "created_at", "updated_at", "deleted_at", "deleted", "id", "generation",
+        "inventory_generation", "service",
+    }
+)  # fmt: skip
+
+
+@base.VersionedObjectRegistry.register
+class ComputeNodeList(ovo_base.ObjectListBase[ComputeNode], base.MusterObject):
+    """Some compute nodes, ordered by id.
+
+    Version history:
+        1.0 - first version
+        1.1 - ComputeNode 1.1
+    """
+
+    VERSION = "1.1"
+    OBJ_KEY_FIELDS = ()
+
+    fields = {"objects": fields.ListOfObjectsField("ComputeNode")}
+
+    @classmethod
+    def _from_rows(
+        cls, context: RequestContext, rows: Sequence[Mapping[str, Any]]
+    ) -> Self:
+        nodes = [ComputeNode._from_row(context, row) for row in rows]
+        found = cls(context, objects=nodes)
+        found.obj_reset_changes()
+        return found
+
+    @classmethod
+    @ovo_base.remotable
+    def get_all(cls, context: RequestContext, with_service: bool = False) -> Self:
+        """Return all live nodes, with their hosts' services only if asked."""
+        rows = store.bound().compute_nodes(with_service=bool(with_service))
+        return cls._from_rows(context, rows)
+
+    @classmethod
+    @ovo_base.remotable
+    def get_all_by_host(cls, context: RequestContext, host: str) -> Self:
+        """Return the live nodes of a host; none is an empty list."""
+        return cls._from_rows(context, store.bound().compute_nodes_by_host(host))
+
+    @classmethod
+    @ovo_base.remotable
+    def get_by_hypervisor(cls, context: RequestContext, pattern: str) -> Self:
+        """Return the live nodes whose name contains the pattern literally."""
+        rows = store.bound().compute_nodes_by_hypervisor(pattern)
+        return cls._from_rows(context, rows)
+
+    @classmethod
+    @ovo_base.remotable
+    def get_by_pagination(
+        cls,
+        context: RequestContext,
+        limit: int | None = None,
+        marker: int | None = None,
+    ) -> Self:
+        """Return up to limit live nodes after the one with id marker.
+
+        :raises MarkerNotFound: no live node has that id
+        """
+        return cls._from_rows(context, store.bound().compute_nodes_page(limit, marker))
+
+    @classmethod
+    @ovo_base.remotable
+    def get_all_by_uuids(cls, context: RequestContext, uuids: Sequence[str]) -> Self:
+        """Return the live nodes among these uuids."""
+        return cls._from_rows(context, store.bound().compute_nodes_by_uuids(uuids))
