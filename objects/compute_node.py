@@ -43,7 +43,7 @@ class ComputeNode(base.MusterObject):
     """
 
     VERSION = "1.1"
-    OBJ_KEY_FIELDS = ("id", "inventory_generation")
+    OBJ_KEY_FIELDS = ("id", "host", "inventory_generation")
 
     fields = {
         "created_at": fields.DateTimeField(nullable=True),
