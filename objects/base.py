@@ -19,7 +19,8 @@ from oslo_versionedobjects import exception as ovo_exception
 from musterbook import errors
 
 _Object = TypeVar("_Object", bound=type["MusterObject"])
-_REMOTABLE: dict[tuple[str, str], Callable[..., Any]] = {}
+_INSTANCE_METHODS: dict[tuple[str, str], Callable[..., Any]] = {}
+_CLASS_METHODS: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
 class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
@@ -31,7 +32,12 @@ class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
         for name, method in vars(obj_cls).items():
             function = getattr(method, "__func__", method)
             if getattr(function, "remotable", False):
-                _REMOTABLE[obj_cls.obj_name(), name] = function.original_fn
+                listed = (
+                    _CLASS_METHODS
+                    if isinstance(method, classmethod)
+                    else _INSTANCE_METHODS
+                )
+                listed[obj_cls.obj_name(), name] = function.original_fn
         return super().register(obj_cls)
 
 
@@ -89,15 +95,31 @@ class ObjectSerializer(ovo_base.VersionedObjectSerializer):
     OBJ_BASE_CLASS = MusterObject
 
 
-def remotable_function(objname: object, method: object) -> Callable[..., Any]:
-    """Return the original function of a remotable method.
+def instance_method(objname: object, method: object) -> Callable[..., Any]:
+    """Return the original function of a remotable instance method.
 
     :param objname: the object's name as it came over the wire
     :param method: the method's name as it came over the wire
     :raises MethodNotRemotable: for everything that isn't on the list
     """
+    return _listed(_INSTANCE_METHODS, objname, method)
+
+
+def class_method(objname: object, method: object) -> Callable[..., Any]:
+    """Return the original function of a remotable class method.
+
+    Parameters and error as for instance_method.
+    """
+    return _listed(_CLASS_METHODS, objname, method)
+
+
+def _listed(
+    methods: Mapping[tuple[str, str], Callable[..., Any]],
+    objname: object,
+    method: object,
+) -> Callable[..., Any]:
     if isinstance(objname, str) and isinstance(method, str):
-        function = _REMOTABLE.get((objname, method))
+        function = methods.get((objname, method))
         if function is not None:
             return function
     raise errors.MethodNotRemotable(objname=str(objname)[:64], method=str(method)[:64])
@@ -105,4 +127,4 @@ def remotable_function(objname: object, method: object) -> Callable[..., Any]:
 
 def remotable_methods() -> frozenset[tuple[str, str]]:
     """Return every (object name, method name) that may be called over RPC."""
-    return frozenset(_REMOTABLE)
+    return frozenset(_INSTANCE_METHODS) | frozenset(_CLASS_METHODS)

@@ -4,6 +4,7 @@ Configuration is passed in: load() returns a ConfigOpts of our own, and nothing
 of ours reads the global one.
 """
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -42,26 +43,26 @@ def load(
     argv: Sequence[str],
     prog: str,
     *,
-    extra: Iterable[tuple[str | None, Sequence[cfg.Opt]]] = (),
+    prepare: Iterable[Callable[[cfg.ConfigOpts], None]] = (),
     cli: Sequence[cfg.Opt] = (),
-    overrides: Mapping[tuple[str | None, str], Any] | None = None,
+    defaults: Callable[[cfg.ConfigOpts], None] | None = None,
     config_files: Sequence[str] | None = None,
 ) -> cfg.ConfigOpts:
     """Return the checked configuration of a command.
 
     :param argv: the command line without the program's name
     :param prog: the command's name; /etc/musterbook/<prog>.conf is read as well
-    :param extra: options of libraries, by group
+    :param prepare: functions that register the options of libraries
     :param cli: options that the command line also takes
-    :param overrides: values that win over every file, by (group, option)
+    :param defaults: sets defaults of this command, once the command line is known
     :param config_files: read instead of the default ones
     :raises ConfigurationError: naming the option that can't be used
     :raises SystemExit: for --help, --version and command line mistakes
     """
     conf = cfg.ConfigOpts()
     register(conf)
-    for group, opts in extra:
-        conf.register_opts(opts, group=group)
+    for function in prepare:
+        function(conf)
     if cli:
         conf.register_cli_opts(cli)
     try:
@@ -85,8 +86,8 @@ def load(
         raise errors.ConfigurationError(
             option="config-file", reason=_one_line(str(exc))
         ) from None
-    for (group, name), value in (overrides or {}).items():
-        conf.set_override(name, value, group=group)
+    if defaults is not None:
+        defaults(conf)
     check(conf)
     return conf
 
@@ -96,24 +97,22 @@ def check(conf: cfg.ConfigOpts) -> None:
 
     :raises ConfigurationError: for the first value that can't be used
     """
-    for label, opt, reader in _options(conf):
-        try:
-            reader()
-        except (cfg.Error, ValueError) as exc:
-            reason = "is not a valid value" if opt.secret else _reason(exc)
-            raise errors.ConfigurationError(option=label, reason=reason) from None
+    _read_all(conf, "")
     try:
         names.check(conf.host, "option host")
     except errors.InvalidName as exc:
         raise errors.ConfigurationError(exc.message, option="host") from None
 
 
-def _options(conf: cfg.ConfigOpts) -> Iterable[tuple[str, cfg.Opt, Any]]:
-    for group, opts in list_opts():
-        for opt in opts:
-            holder = conf if group is None else conf[group]
-            label = opt.name if group is None else f"[{group}]{opt.name}"
-            yield label, opt, lambda h=holder, o=opt: getattr(h, o.dest)
+def _read_all(holder: Mapping[str, Any], group: str) -> None:
+    for name in holder:
+        label = f"[{group}]{name}" if group else name
+        try:
+            value = holder[name]
+        except (cfg.Error, ValueError) as exc:
+            raise errors.ConfigurationError(option=label, reason=_reason(exc)) from None
+        if isinstance(value, Mapping):
+            _read_all(value, name)
 
 
 def _reason(exc: Exception) -> str:

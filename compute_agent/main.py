@@ -1,0 +1,45 @@
+"""musterbook-compute: the compute agent of one host."""
+
+import sys
+
+from compute_agent import agent
+from conductor import rpcapi as conductor_rpcapi
+from musterbook import conf as conf_module
+from musterbook import daemon
+from musterbook import logs
+from musterbook import rpc
+from musterbook import servicegroup
+from objects import base
+
+PROG = "musterbook-compute"
+PREPARE = (logs.register_options, daemon.register_options, rpc.register_options)
+
+
+def run(argv: list[str]) -> int:
+    """Load the configuration, build the parts, run them; return the exit code."""
+    conf = conf_module.load(argv, PROG, prepare=PREPARE)
+    logs.setup(conf)
+    servicegroup.check(conf)
+    transport = rpc.make_transport(conf)
+    base.MusterObject.indirection_api = conductor_rpcapi.ConductorAPI(
+        transport, conf.rpc_response_timeout
+    )
+    part = agent.Agent(
+        conf,
+        transport,
+        lambda member: servicegroup.make_driver(conf, member),
+        servicegroup.beat_interval(conf),
+    )
+    try:
+        return daemon.Process([[part]], conf.graceful_shutdown_timeout).run()
+    finally:
+        transport.cleanup()
+
+
+def main() -> None:
+    """Run the command."""
+    sys.exit(daemon.command(run))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The resource tracker: what the source says there is, kept true in the book.
+
+A thin shell around compute_agent.core: it reads the source outside the lock, and
+under one fair lock compares each node with what is stored and saves what differs.
+"""
+
+import dataclasses
+import threading
+
+import fasteners
+from oslo_log import log as logging
+
+from compute_agent import core
+from compute_agent.inventory import bounded
+from compute_agent.inventory import source as inventory_source
+from musterbook import errors
+from musterbook.context import RequestContext
+from objects import compute_node
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditResult:
+    """What an audit did, by node name.
+
+    :ivar failed: node name to the reason; such a node is tried again next time
+    """
+
+    created: tuple[str, ...] = ()
+    saved: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+
+
+class ResourceTracker:
+    """Audits the nodes of one agent; any thread may call it.
+
+    :param host: the agent's host, as granted
+    :param reader: the inventory source under its time limit
+    :param policy: reserved amounts and ratios
+    :param context: carries the grant
+    """
+
+    def __init__(
+        self,
+        host: str,
+        reader: bounded.BoundedReader,
+        policy: core.Policy,
+        context: RequestContext,
+    ) -> None:
+        self._host = host
+        self._reader = reader
+        self._policy = policy
+        self._context = context
+        self._nodes: dict[str, compute_node.ComputeNode] = {}
+        self._failing: dict[str, str] = {}
+        # Fair, so that a claim waiting behind audits gets its turn.
+        self._nodes_lock = fasteners.ReaderWriterLock()
+        self._source_failing = threading.Event()
+
+    def audit(self) -> AuditResult:
+        """Compare every node of the source with the book, save what differs.
+
+        A node that can't be saved is reported, doesn't keep the others from being
+        saved, and is read anew from the book next time.
+
+        :raises InventoryUnavailable: the source can't say what there is; nothing
+            was changed
+        """
+        inventory = self._read()
+        outcome: dict[str, list[str]] = {"created": [], "saved": [], "unchanged": []}
+        failed: list[tuple[str, str]] = []
+        with self._nodes_lock.write_lock():
+            for name, reading in inventory.items():
+                try:
+                    outcome[self._audit_node(name, reading)].append(name)
+                    self._note_success(name)
+                except errors.MusterbookError as exc:
+                    self._nodes.pop(name, None)
+                    self._note_failure(name, exc.message)
+                    failed.append((name, exc.message))
+                except Exception as exc:
+                    self._nodes.pop(name, None)
+                    LOG.exception("Node %s: audit failed unexpectedly", name)
+                    failed.append((name, f"unexpected {type(exc).__name__}"))
+        return AuditResult(
+            created=tuple(outcome["created"]),
+            saved=tuple(outcome["saved"]),
+            unchanged=tuple(outcome["unchanged"]),
+            failed=tuple(failed),
+        )
+
+    def _read(self) -> dict[str, inventory_source.NodeInventory]:
+        try:
+            inventory = dict(self._reader.read())
+        except errors.InventoryUnavailable as exc:
+            if not self._source_failing.is_set():
+                self._source_failing.set()
+                LOG.warning("%s; nothing is changed until it answers", exc.message)
+            raise
+        if self._source_failing.is_set():
+            self._source_failing.clear()
+            LOG.warning("The inventory source answers again")
+        return inventory
+
+    def _audit_node(self, name: str, reading: inventory_source.NodeInventory) -> str:
+        """Bring one node's record up to date; return what was done."""
+        node = self._nodes.get(name) or self._find(name)
+        if node is None:
+            self._nodes[name] = self._create(name, reading)
+            return "created"
+        self._nodes[name] = node
+        stored = _stored(node)
+        changes = core.changes(stored, core.capacity(reading, self._policy, stored))
+        if not changes:
+            return "unchanged"
+        for column, value in changes.items():
+            setattr(node, column, value)
+        node.save()
+        LOG.info("Node %s: saved %s", name, ", ".join(sorted(changes)))
+        return "saved"
+
+    def _find(self, name: str) -> compute_node.ComputeNode | None:
+        try:
+            return compute_node.ComputeNode.get_by_host_and_nodename(
+                self._context, self._host, name
+            )
+        except errors.ComputeNodeNotFound:
+            return None
+
+    def _create(
+        self, name: str, reading: inventory_source.NodeInventory
+    ) -> compute_node.ComputeNode:
+        """Create the node, or take the one that was created meanwhile.
+
+        The latter is read only: what differs is saved at the next audit, or by
+        whoever created it.
+        """
+        node = compute_node.ComputeNode(
+            self._context,
+            host=self._host,
+            **core.capacity(reading, self._policy, None),
+        )
+        try:
+            node.create()
+        except errors.ComputeNodeExists:
+            found = self._find(name)
+            if found is None:
+                raise
+            return found
+        LOG.info("Node %s: created with id %s, uuid %s", name, node.id, node.uuid)
+        return node
+
+    def _note_failure(self, name: str, reason: str) -> None:
+        if self._failing.get(name) != reason:
+            LOG.warning("Node %s: not saved, trying again: %s", name, reason)
+        self._failing[name] = reason
+
+    def _note_success(self, name: str) -> None:
+        if self._failing.pop(name, None) is not None:
+            LOG.warning("Node %s: saved again", name)
+
+
+def _stored(node: compute_node.ComputeNode) -> dict[str, object]:
+    return {
+        name: getattr(node, name)
+        for name in node.fields
+        if name != "service" and node.obj_attr_is_set(name)
+    }

@@ -1,0 +1,295 @@
+"""The leader: one conductor looks at the group and writes what it decides.
+
+Every conductor runs one Leader thread. They take turns by a lease in the database;
+whoever holds it polls the group, asks the verdict (musterbook.servicegroup.verdict)
+and writes transitions in a transaction that checks the lease's term. A leader that
+was paused and lost its lease writes nothing: the term refuses it.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import dataclasses
+import threading
+import time
+
+from oslo_log import log as logging
+
+from conductor import pings
+from conductor.db import liveness
+from musterbook import errors
+from musterbook.servicegroup import driver as group_driver
+from musterbook.servicegroup import verdict
+from objects import service as service_obj
+
+LOG = logging.getLogger(__name__)
+
+#: The lease lasts this many renewal intervals.
+LEASE_INTERVALS = 3
+_ACTOR = "leader"
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """How often, in seconds.
+
+    :ivar poll_interval: between two looks at the group
+    :ivar lease_interval: between two renewals of the lease
+    """
+
+    poll_interval: float
+    lease_interval: float
+
+
+class Leader:
+    """Looks, decides and writes while it holds the lease.
+
+    start() and stop() belong to the process's main line; all else happens in the
+    thread named ``leader``.
+
+    :param store: the liveness records
+    :param make_driver: makes this process's own connection to the group backend
+    :param pinger: asks silent hosts over RPC
+    :param policy: when silence means what
+    :param owner: who holds the lease, unique to the process
+    """
+
+    def __init__(
+        self,
+        store: liveness.LivenessStore,
+        make_driver: Callable[[], group_driver.GroupDriver],
+        pinger: pings.Pinger,
+        policy: verdict.Policy,
+        timing: Timing,
+        owner: str,
+    ) -> None:
+        self._store = store
+        self._make_driver = make_driver
+        self._pinger = pinger
+        self._policy = policy
+        self._timing = timing
+        self._owner = owner
+        self._driver: group_driver.GroupDriver | None = None
+        self._term: int | None = None
+        self._lease_due = 0.0
+        self._lease_until = 0.0
+        self._watch = verdict.Watch(policy)
+        self._freezes: Mapping[str, verdict.Freeze] | None = None
+        self._failing: str | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leader")
+
+    def start(self) -> None:
+        """Begin to stand for leader."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking, give the lease away; returns when the thread has ended."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            begun = time.monotonic()
+            self._attempt(begun)
+            pause = self._timing.poll_interval - (time.monotonic() - begun)
+            self._stopping.wait(max(pause, 0.01))
+        self._give_up()
+
+    def _attempt(self, now: float) -> None:
+        """One turn; nothing that goes wrong in it may end the loop."""
+        try:
+            if self._leads(now):
+                self._look()
+        except errors.MusterbookError as exc:
+            self._note_failure(exc.message)
+        except Exception as exc:
+            if self._note_failure(f"unexpected {type(exc).__name__}"):
+                LOG.exception("Leader: an unexpected error, trying again")
+        else:
+            self._note_success()
+
+    def _note_failure(self, reason: str) -> bool:
+        """Log a failure when it begins; return whether it is a new one."""
+        new = self._failing != reason
+        if new:
+            LOG.warning("Leader: can't look at the fleet: %s; trying again", reason)
+        self._failing = reason
+        return new
+
+    def _note_success(self) -> None:
+        if self._failing is not None:
+            LOG.warning("Leader: looking at the fleet again")
+            self._failing = None
+
+    # -- the lease -----------------------------------------------------------------
+
+    def _leads(self, now: float) -> bool:
+        """Return whether this process leads now, renewing the lease when due."""
+        if now < self._lease_due:
+            return self._term is not None and now < self._lease_until
+        seconds = self._timing.lease_interval * LEASE_INTERVALS
+        term = self._store.acquire(liveness.LEASE, self._owner, seconds)
+        # Counted from before the question: never longer than the database's count.
+        self._lease_until = now + seconds
+        self._lease_due = now + self._timing.lease_interval
+        if term != self._term:
+            self._change_term(term)
+        return term is not None
+
+    def _change_term(self, term: int | None) -> None:
+        if term is not None:
+            LOG.info("Leading with term %s", term)
+            # What an earlier leadership saw is stale: begin with a first look.
+            self._watch = verdict.Watch(self._policy)
+            self._freezes = None
+            self._pinger.forget()
+        elif self._term is not None:
+            LOG.warning("No longer leading: term %s ended", self._term)
+            self._disconnect()
+        self._term = term
+
+    def _give_up(self) -> None:
+        self._pinger.stop()
+        self._disconnect()
+        if self._term is None:
+            return
+        try:
+            self._store.release(liveness.LEASE, self._owner, self._term)
+        except errors.MusterbookError as exc:
+            LOG.warning("The lease was not given away, it expires: %s", exc.message)
+
+    # -- looking -------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Poll, decide, write what changed."""
+        poll = self._poll()
+        rows = {
+            row.host: row for row in self._store.granted(service_obj.COMPUTE_BINARY)
+        }
+        decision = self._watch.step(
+            poll,
+            {host: _granted(row) for host, row in rows.items()},
+            self._pinger.answered(),
+            time.monotonic(),
+        )
+        self._write(rows, decision)
+        self._pinger.ping(
+            {
+                host: row.incarnation
+                for host, row in rows.items()
+                if host in decision.to_ping
+            }
+        )
+
+    def _poll(self) -> frozenset[str] | errors.GroupError:
+        try:
+            if self._driver is None:
+                made = self._make_driver()
+                made.start()
+                self._driver = made
+            return self._driver.get_all(service_obj.COMPUTE_TOPIC)
+        except errors.GroupError as exc:
+            return exc
+
+    def _disconnect(self) -> None:
+        if self._driver is not None:
+            self._driver.stop()
+            self._driver = None
+
+    def _write(
+        self,
+        rows: Mapping[str, liveness.GrantedRow],
+        decision: verdict.Decision,
+    ) -> None:
+        transitions = [
+            _transition(rows[host], new)
+            for host, new in decision.verdicts.items()
+            if _differs(rows[host], new)
+        ]
+        freezes = None if decision.freezes == self._freezes else decision.freezes
+        if not transitions and freezes is None:
+            return
+        if self._term is None or not self._store.write(
+            liveness.LEASE,
+            self._owner,
+            self._term,
+            transitions,
+            None
+            if freezes is None
+            else {s: (f.cause.value, f.evidence) for s, f in freezes.items()},
+        ):
+            self._lease_due = 0.0  # the lease is lost or late: ask for it at once
+            return
+        self._freezes = decision.freezes
+        _log(transitions, freezes)
+
+
+def _granted(row: liveness.GrantedRow) -> verdict.Granted:
+    previous = (
+        verdict.Verdict(
+            state=verdict.State(row.state),
+            cause=verdict.Cause(row.state_cause),
+            incarnation=row.state_incarnation,
+            evidence=row.state_evidence or "",
+        )
+        if row.state is not None and row.state_cause is not None
+        else None
+    )
+    return verdict.Granted(
+        host=row.host,
+        incarnation=row.incarnation,
+        goodbye=row.said_goodbye,
+        stalled=row.stalled,
+        forced_down=row.forced_down,
+        previous=previous,
+    )
+
+
+def _differs(row: liveness.GrantedRow, new: verdict.Verdict) -> bool:
+    """Return whether the verdict is a transition; evidence alone is none."""
+    return (row.state, row.state_cause, row.state_incarnation) != (
+        new.state.value,
+        new.cause.value,
+        new.incarnation,
+    )
+
+
+def _transition(row: liveness.GrantedRow, new: verdict.Verdict) -> liveness.Transition:
+    return liveness.Transition(
+        service_id=row.service_id,
+        host=row.host,
+        previous=row.state,
+        state=new.state.value,
+        cause=new.cause.value,
+        evidence=new.evidence,
+        actor=_ACTOR,
+        incarnation=row.incarnation,
+    )
+
+
+def _log(
+    transitions: list[liveness.Transition],
+    freezes: Mapping[str, verdict.Freeze] | None,
+) -> None:
+    for item in transitions:
+        level = logging.INFO if item.state == verdict.State.UP else logging.WARNING
+        LOG.log(
+            level,
+            "Host %s is %s (was %s): %s; %s",
+            item.host,
+            item.state,
+            item.previous,
+            item.cause,
+            item.evidence,
+        )
+    if freezes:
+        for scope, freeze in freezes.items():
+            LOG.warning(
+                "Verdicts of %s are frozen: %s; %s",
+                scope or "the whole fleet",
+                freeze.cause.value,
+                freeze.evidence,
+            )
+    elif freezes is not None:
+        LOG.info("No verdict is frozen")

@@ -1,0 +1,163 @@
+"""musterbook-conductor: owns the database, serves RPC, stands for leader."""
+
+from collections.abc import Callable
+import sys
+import uuid as uuidlib
+
+from oslo_config import cfg
+from oslo_log import log as logging
+import oslo_messaging
+
+from compute_agent import rpcapi as compute_rpcapi
+from conductor import grants
+from conductor import leader
+from conductor import manager
+from conductor import pings
+from conductor import rpcapi
+from conductor.db import engine as db_engine
+from conductor.db import liveness
+from conductor.db import migration
+from conductor.db import store as db_store
+from musterbook import conf as conf_module
+from musterbook import context
+from musterbook import daemon
+from musterbook import errors
+from musterbook import logs
+from musterbook import rpc
+from musterbook import servicegroup
+from musterbook.servicegroup import verdict
+from objects import base
+from objects import store
+
+LOG = logging.getLogger(__name__)
+PROG = "musterbook-conductor"
+PREPARE = (
+    logs.register_options,
+    daemon.register_options,
+    rpc.register_options,
+    db_engine.register_options,
+)
+
+
+class RpcPart(daemon.Part):
+    """The conductor's RPC server, on the shared queue and its own."""
+
+    name = "conductor-rpc"
+
+    def __init__(self, server: rpc.Server) -> None:
+        self._server = server
+
+    def start(self) -> None:
+        """Serve."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Take nothing new, finish what is in hand."""
+        self._server.stop()
+        self._server.wait()
+
+
+class LeaderPart(daemon.Part):
+    """Standing for leader."""
+
+    name = "leader"
+
+    def __init__(self, made: leader.Leader) -> None:
+        self._leader = made
+
+    def start(self) -> None:
+        """Begin to stand for leader."""
+        self._leader.start()
+
+    def stop(self) -> None:
+        """Give the lease away."""
+        self._leader.stop()
+
+
+def build(
+    conf: cfg.ConfigOpts, transport: oslo_messaging.RPCTransport, owner: str
+) -> list[daemon.Part]:
+    """Bind the store and build the parts of one conductor process.
+
+    :param owner: holds the leader's lease, unique among living processes
+    :raises DatabaseShape: the database isn't one this code can work with
+    """
+    engine = db_engine.make_engine(conf)
+    migration.check_current(engine)
+    store.bind(db_store.DatabaseStore(engine))
+    records = liveness.LivenessStore(engine)
+    agents = compute_rpcapi.ComputeAPI(transport, conf.conductor.ping_timeout)
+    granter = grants.Granter(records, _process_uuid_of(agents))
+    server = rpc.Server(
+        transport,
+        rpcapi.TOPIC,
+        conf.host,
+        [manager.ConductorManager(granter, records)],
+        base.ObjectSerializer(),
+    )
+    pinger = pings.Pinger(
+        _incarnation_of(agents), _rejoin(agents), conf.conductor.ping_workers
+    )
+    standing = leader.Leader(
+        records,
+        lambda: servicegroup.make_driver(conf, f"reader-{owner}"),
+        pinger,
+        verdict.Policy.from_conf(conf, servicegroup.member_timeout(conf)),
+        leader.Timing(conf.conductor.poll_interval, conf.conductor.lease_interval),
+        owner,
+    )
+    return [RpcPart(server), LeaderPart(standing)]
+
+
+def _process_uuid_of(
+    agents: compute_rpcapi.ComputeAPI,
+) -> Callable[[context.RequestContext, str], str | None]:
+    def ask(asking: context.RequestContext, host: str) -> str | None:
+        try:
+            return str(agents.ping(asking, host)["process_uuid"])
+        except errors.MusterbookError:
+            return None  # no answer, or none that an agent would give
+
+    return ask
+
+
+def _incarnation_of(agents: compute_rpcapi.ComputeAPI) -> Callable[[str], int | None]:
+    def ask(host: str) -> int | None:
+        try:
+            return int(agents.ping(context.service_context(), host)["incarnation"])
+        except errors.MusterbookError:
+            return None
+
+    return ask
+
+
+def _rejoin(agents: compute_rpcapi.ComputeAPI) -> Callable[[str, int], None]:
+    def tell(host: str, incarnation: int) -> None:
+        try:
+            agents.rejoin(context.service_context(), host, incarnation)
+        except errors.MusterbookError as exc:
+            LOG.warning("Host %s could not be told to rejoin: %s", host, exc.message)
+
+    return tell
+
+
+def run(argv: list[str]) -> int:
+    """Load the configuration, build the parts, run them; return the exit code."""
+    conf = conf_module.load(argv, PROG, prepare=PREPARE)
+    logs.setup(conf)
+    servicegroup.check(conf)
+    transport = rpc.make_transport(conf)
+    try:
+        parts = build(conf, transport, f"{conf.host}/{uuidlib.uuid4()}")
+        return daemon.Process([parts], conf.graceful_shutdown_timeout).run()
+    finally:
+        transport.cleanup()
+
+
+def main() -> None:
+    """Run the command."""
+    sys.exit(daemon.command(run))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""The client side of the conductor: how everybody else asks it.
+
+Version history:
+    1.0 - object_action, object_class_action_versions, object_backport_versions,
+          ping, hello, goodbye, stalled, get_fleet
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import oslo_messaging
+
+from musterbook import errors
+from musterbook import rpc
+from musterbook.context import RequestContext
+from objects import base
+
+TOPIC = "conductor"
+VERSION = "1.0"
+
+
+class ConductorAPI:
+    """Calls to any conductor; thread-safe.
+
+    Also the carrier of remotable methods (``MusterObject.indirection_api``). Every
+    method may raise ConductorUnavailable within the time-out, besides what is named.
+
+    :param transport: the process's transport
+    :param timeout: seconds an answer may take
+    """
+
+    def __init__(self, transport: oslo_messaging.RPCTransport, timeout: float) -> None:
+        self._client = rpc.Client(
+            transport,
+            TOPIC,
+            VERSION,
+            base.ObjectSerializer(),
+            unavailable=_unavailable,
+            timeout=timeout,
+        )
+
+    # -- the carrier of remotable methods, as oslo.versionedobjects calls it -------
+
+    def object_action(
+        self,
+        context: RequestContext,
+        objinst: base.MusterObject,
+        objmethod: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[dict[str, Any], Any]:
+        """Run a remotable method of an object; return (field updates, result)."""
+        updates, result = self._client.call(
+            context,
+            "object_action",
+            objinst=objinst.obj_for_call(),
+            objmethod=objmethod,
+            args=list(args),
+            kwargs=dict(kwargs),
+        )
+        return updates, result
+
+    def object_class_action_versions(
+        self,
+        context: RequestContext,
+        objname: str,
+        objmethod: str,
+        object_versions: Mapping[str, str],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run a remotable class method; the answer has the versions asked for."""
+        return self._client.call(
+            context,
+            "object_class_action_versions",
+            objname=objname,
+            objmethod=objmethod,
+            object_versions=dict(object_versions),
+            args=list(args),
+            kwargs=dict(kwargs),
+        )
+
+    def object_backport_versions(
+        self,
+        context: RequestContext,
+        objinst: Any,
+        object_versions: Mapping[str, str],
+    ) -> Any:
+        """Return the object in the versions asked for."""
+        return self._client.call(
+            context,
+            "object_backport_versions",
+            objinst=objinst,
+            object_versions=dict(object_versions),
+        )
+
+    # -- liveness ------------------------------------------------------------------
+
+    def ping(self, context: RequestContext, timeout: float | None = None) -> None:
+        """Return when a conductor answers."""
+        self._client.call(context, "ping", timeout=timeout)
+
+    def hello(
+        self,
+        context: RequestContext,
+        *,
+        host: str,
+        process_uuid: str,
+        boot_id: str | None,
+        release: str,
+        secret: str,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Ask for a grant; return ``host`` as stored and ``incarnation``.
+
+        Saying it again with the same process_uuid and secret gives the same grant.
+
+        :raises HostTaken: a living process serves this host
+        """
+        answer: dict[str, Any] = self._client.call(
+            context,
+            "hello",
+            timeout=timeout,
+            host=host,
+            process_uuid=process_uuid,
+            boot_id=boot_id,
+            release=release,
+            secret=secret,
+        )
+        return answer
+
+    def goodbye(self, context: RequestContext, timeout: float | None = None) -> None:
+        """Tell that the granted process stops; Superseded."""
+        self._client.call(context, "goodbye", timeout=timeout)
+
+    def stalled(
+        self,
+        context: RequestContext,
+        reason: str | None,
+        timeout: float | None = None,
+    ) -> None:
+        """Tell that the working loop makes no progress, or (None) does again."""
+        self._client.call(context, "stalled", timeout=timeout, reason=reason)
+
+    # -- the fleet -----------------------------------------------------------------
+
+    def get_fleet(
+        self,
+        context: RequestContext,
+        columns: Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Return all live nodes by column, with state and evidence.
+
+        :param columns: names of the columns wanted, None for all; unknown ones are
+            left out of the answer
+        :return: ``columns``: name to list of values, all of one length;
+            ``lease_age``: seconds since the leader last looked, None for never
+        """
+        answer: dict[str, Any] = self._client.call(
+            context,
+            "get_fleet",
+            timeout=timeout,
+            columns=None if columns is None else list(columns),
+        )
+        return answer
+
+
+def _unavailable(method: str, seconds: float) -> errors.MusterbookError:
+    return errors.ConductorUnavailable(method=method, seconds=seconds)

@@ -1,0 +1,34 @@
+"""Logging, by oslo.log."""
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+#: Libraries that say at INFO or WARNING what is no news to an operator of ours:
+#: each reconnect attempt (we say when an outage begins and ends), each pool size.
+_QUIET = (
+    "alembic=WARNING",
+    "amqp=WARNING",
+    "amqplib=WARNING",
+    "futurist=WARNING",
+    "kazoo.client=ERROR",
+    "oslo.messaging=ERROR",
+    "oslo_messaging=ERROR",
+    "oslo_db=ERROR",
+    "oslo_service=WARNING",
+    "sqlalchemy=WARNING",
+    "stevedore=WARNING",
+    "tooz=ERROR",
+    "urllib3=WARNING",
+)
+
+
+def register_options(conf: cfg.ConfigOpts) -> None:
+    """Register oslo.log's options; they are on the command line, too."""
+    logging.register_options(conf)
+    conf.set_default("default_log_levels", list(_QUIET))
+
+
+def setup(conf: cfg.ConfigOpts) -> None:
+    """Log as configured, as a rule to stderr."""
+    logging.setup(conf, "musterbook")
+    logging.captureWarnings(False)

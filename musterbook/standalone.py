@@ -1,0 +1,218 @@
+"""musterbook-standalone: the whole book of this one machine, in one process.
+
+Conductor and agent with embedded defaults: an SQLite file, in-process RPC and a file
+group below one directory. The agent's calls go over RPC like any agent's.
+"""
+
+from collections.abc import Iterator
+import contextlib
+import pathlib
+import shutil
+import sys
+import threading
+
+import fasteners
+from oslo_config import cfg
+from oslo_log import log as logging
+import oslo_messaging
+import platformdirs
+from rich import console as rich_console
+from rich import live as rich_live
+
+from compute_agent import agent
+from conductor import main as conductor_main
+from conductor import rpcapi as conductor_rpcapi
+from conductor.db import engine as db_engine
+from conductor.db import migration
+from musterbook import conf as conf_module
+from musterbook import context
+from musterbook import daemon
+from musterbook import errors
+from musterbook import fleetview
+from musterbook import logs
+from musterbook import rpc
+from musterbook import servicegroup
+from objects import base
+
+LOG = logging.getLogger(__name__)
+PROG = "musterbook-standalone"
+STOP_TIMEOUT = 2.5
+_REFRESH = 0.5
+_NEXT = (
+    "Next: docs/operators.md runs the parts as daemons, for many machines; "
+    "Ctrl-C stops, and a new start finds the same node."
+)
+
+CLI_OPTS = [
+    cfg.StrOpt(
+        "state-dir",
+        default=platformdirs.user_state_dir("musterbook"),
+        sample_default="~/.local/state/musterbook",
+        help="Directory for the database, the group and the log; made when missing. "
+        "One process at a time uses it.",
+    ),
+]
+
+
+class View(daemon.Part):
+    """Shows the fleet as the conductor answers it over RPC.
+
+    :param conductor: asked every half second
+    :param console: where to; a live table on a terminal, else a plain line for each
+        node when it appears and when what is said of it changes
+    """
+
+    name = "view"
+
+    def __init__(
+        self, conductor: conductor_rpcapi.ConductorAPI, console: rich_console.Console
+    ) -> None:
+        self._conductor = conductor
+        self._console = console
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="view")
+
+    def start(self) -> None:
+        """Begin to show."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; the last picture stays on the screen."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            if self._console.is_terminal:
+                self._show_table()
+            else:
+                self._show_lines()
+        except BrokenPipeError:
+            # Whoever read us is gone; the book goes on being kept.
+            LOG.info("Nobody reads the view any more")
+
+    def _show_table(self) -> None:
+        with rich_live.Live(console=self._console, auto_refresh=False) as live:
+            while not self._stopping.is_set():
+                lines = self._ask()
+                if lines is not None:
+                    shown = rich_console.Group(fleetview.table(lines), _NEXT)
+                    live.update(shown, refresh=True)
+                self._stopping.wait(_REFRESH)
+
+    def _show_lines(self) -> None:
+        shown: dict[tuple[str, str], str] = {}
+        pointed = False
+        while not self._stopping.is_set():
+            for line in self._ask() or ():
+                text = fleetview.plain(line)
+                if shown.get((line.host, line.node)) != text:
+                    shown[line.host, line.node] = text
+                    print(text, flush=True)  # noqa: T201  # the command's output
+                if line.state == "up" and not pointed:
+                    pointed = True
+                    print(_NEXT, flush=True)  # noqa: T201  # the command's output
+            self._stopping.wait(_REFRESH)
+
+    def _ask(self) -> list[fleetview.NodeLine] | None:
+        try:
+            answer = self._conductor.get_fleet(
+                context.service_context(), fleetview.COLUMNS, timeout=2.0
+            )
+        except errors.MusterbookError as exc:
+            LOG.warning("The view has no answer: %s", exc.message)
+            return None
+        return fleetview.nodes(answer)
+
+
+def _state_dir(conf: cfg.ConfigOpts) -> pathlib.Path:
+    return pathlib.Path(conf.state_dir).expanduser().absolute()
+
+
+def _embed(conf: cfg.ConfigOpts) -> None:
+    """Set the defaults that make one process of it; a configuration file wins."""
+    state = _state_dir(conf)
+    conf.set_default("state_path", str(state))
+    conf.set_default("transport_url", "inproc://")
+    conf.set_default("connection", f"sqlite:///{state}/musterbook.sqlite", "database")
+    conf.set_default("servicegroup_tooz_url", f"file://{state}/groups")
+    conf.set_default("ping_timeout", 0.5, "conductor")
+    conf.set_default("poll_interval", 0.25, "conductor")
+    conf.set_default("log_file", str(state / "musterbook.log"))
+    conf.set_default("use_stderr", False)
+
+
+@contextlib.contextmanager
+def _owned(state: pathlib.Path) -> Iterator[None]:
+    """Make the directory and hold it for this process alone.
+
+    :raises ConfigurationError: it can't be made, written, or is another's
+    """
+    try:
+        state.mkdir(mode=0o750, parents=True, exist_ok=True)
+        lock = fasteners.InterProcessLock(str(state / "lock"))
+        held = lock.acquire(blocking=False)
+    except OSError as exc:
+        raise errors.ConfigurationError(
+            option="state-dir", reason=f"can't use {state}: {exc.strerror}"
+        ) from None
+    if not held:
+        raise errors.ConfigurationError(
+            option="state-dir", reason=f"{state} is in use by another {PROG}"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _parts(
+    conf: cfg.ConfigOpts, transport: oslo_messaging.RPCTransport
+) -> list[list[daemon.Part]]:
+    # The directory is ours alone: what an earlier process left in the group is
+    # stale, and its lease may be taken on at once under the same name.
+    shutil.rmtree(_state_dir(conf) / "groups", ignore_errors=True)
+    conductor = conductor_main.build(conf, transport, owner=PROG)
+    conductor_api = conductor_rpcapi.ConductorAPI(transport, conf.rpc_response_timeout)
+    base.MusterObject.indirection_api = conductor_api
+    one_agent = agent.Agent(
+        conf,
+        transport,
+        lambda member: servicegroup.make_driver(conf, member),
+        servicegroup.beat_interval(conf),
+    )
+    return [conductor, [one_agent], [View(conductor_api, rich_console.Console())]]
+
+
+def run(argv: list[str]) -> int:
+    """Load the configuration, build the parts, run them; return the exit code."""
+    conf = conf_module.load(
+        argv,
+        PROG,
+        prepare=conductor_main.PREPARE,
+        cli=CLI_OPTS,
+        defaults=_embed,
+        config_files=[],
+    )
+    with _owned(_state_dir(conf)):
+        logs.setup(conf)
+        servicegroup.check(conf)
+        engine = db_engine.make_engine(conf)
+        migration.sync(engine)
+        engine.dispose()
+        transport = rpc.make_transport(conf)
+        try:
+            parts = _parts(conf, transport)
+            return daemon.Process(parts, STOP_TIMEOUT).run()
+        finally:
+            transport.cleanup()
+
+
+def main() -> None:
+    """Run the command."""
+    sys.exit(daemon.command(run))
+
+
+if __name__ == "__main__":
+    main()
