@@ -1,0 +1,25 @@
+"""RPC: what all rooms use to talk, over RabbitMQ or within one process.
+
+A room that offers methods marks them ``@exposed`` and runs a Server; a room that
+calls them does so through the other's ``rpcapi.py``, which holds a Client. Errors of
+ours (musterbook.errors) cross as their own class with their facts; whatever else
+happens on either side becomes an error of ours too, without a traceback.
+"""
+
+from musterbook.rpc.client import Client
+from musterbook.rpc.serializer import ContextSerializer
+from musterbook.rpc.server import exposed
+from musterbook.rpc.server import Server
+from musterbook.rpc.transport import make_transport
+from musterbook.rpc.transport import OPTS
+from musterbook.rpc.transport import Transport
+
+__all__ = [
+    "OPTS",
+    "Client",
+    "ContextSerializer",
+    "Server",
+    "Transport",
+    "exposed",
+    "make_transport",
+]

@@ -1,0 +1,125 @@
+"""The calling side."""
+
+from collections.abc import Callable
+import logging
+import time
+from typing import Any
+
+import oslo_messaging
+
+from musterbook import context
+from musterbook import errors
+from musterbook.rpc import failure
+from musterbook.rpc import transport as rpc_transport
+
+LOG = logging.getLogger(__name__)
+
+# Without it a call to a queue that doesn't exist waits for its whole timeout.
+_MUST_ARRIVE = oslo_messaging.TransportOptions(at_least_once=True)
+
+
+class Client:
+    """Calls the servers of one topic. Any thread may call it; making one is cheap.
+
+    :param transport: from make_transport; belongs to the caller
+    :param topic: the topic, such as ``conductor``
+    :param version: lowest version of the RPC interface that the other side must have
+    :param serializer: a ContextSerializer
+    :param unavailable: makes the error for "nobody answered", from the method and the
+        seconds that were waited
+    :param timeout: seconds a call waits for its answer
+    """
+
+    def __init__(
+        self,
+        transport: rpc_transport.Transport,
+        topic: str,
+        version: str,
+        serializer: oslo_messaging.Serializer,
+        unavailable: Callable[[str, float], errors.MusterbookError],
+        timeout: float,
+    ) -> None:
+        self._timeout = timeout
+        self._unavailable = unavailable
+        self._client = oslo_messaging.get_rpc_client(
+            transport,
+            oslo_messaging.Target(topic=topic, version=version),
+            serializer=serializer,
+            retry=transport.retry,
+        )
+
+    def call(
+        self,
+        ctxt: context.RequestContext,
+        method: str,
+        *,
+        server: str | None = None,
+        timeout: float | None = None,
+        **args: Any,
+    ) -> Any:
+        """Call a method and return its result.
+
+        :param server: the one server to ask; None: any server of the topic
+        :param timeout: seconds for this call instead of the client's
+        :raises MusterbookError: what the method raised, as its own class; what
+            ``unavailable`` makes when nobody answered (whether the method ran is then
+            unknown) or no such server exists; RemoteFailure when the other side
+            failed unexpectedly; MethodNotRemotable or UnsupportedObject when it
+            doesn't serve this; InvalidInput for arguments that can't be sent
+        """
+        seconds = self._timeout if timeout is None else timeout
+        options = {"timeout": seconds, "transport_options": _MUST_ARRIVE}
+        if server is not None:
+            options["server"] = server
+        return self._run("call", options, ctxt, method, args)
+
+    def cast(
+        self,
+        ctxt: context.RequestContext,
+        method: str,
+        *,
+        server: str | None = None,
+        fanout: bool = False,
+        **args: Any,
+    ) -> None:
+        """Send a method's arguments without waiting; nobody need be there.
+
+        :param server: the one server that shall get it; None: any of the topic
+        :param fanout: every server of the topic gets it
+        :raises MusterbookError: what ``unavailable`` makes when the broker can't be
+            reached; InvalidInput for arguments that can't be sent
+        """
+        options: dict[str, Any] = {"fanout": True} if fanout else {}
+        if server is not None:
+            options["server"] = server
+        self._run("cast", options, ctxt, method, args)
+
+    def _run(
+        self,
+        kind: str,
+        options: dict[str, Any],
+        ctxt: context.RequestContext,
+        method: str,
+        args: dict[str, Any],
+    ) -> Any:
+        started = time.monotonic()
+        try:
+            send = getattr(self._client.prepare(**options), kind)
+            return send(ctxt, method, **args)
+        except Exception as exc:  # noqa: BLE001  every one becomes an error of ours
+            waited = round(time.monotonic() - started, 2)
+            error = self._translated(exc, method, options.get("timeout"), waited)
+        # Raised out here so that no cause hangs on to it: oslo.messaging's holds the
+        # message, and with it the arguments.
+        raise error
+
+    def _translated(
+        self, exc: Exception, method: str, timeout: float | None, waited: float
+    ) -> errors.MusterbookError:
+        if isinstance(exc, oslo_messaging.MessagingTimeout):
+            return self._unavailable(method, waited if timeout is None else timeout)
+        if isinstance(exc, rpc_transport.UNDELIVERED):
+            LOG.debug("RPC %s was not delivered: %s", method, type(exc).__name__)
+            return self._unavailable(method, waited)
+        LOG.debug("RPC %s ended with %s", method, type(exc).__name__)
+        return failure.from_wire(exc)

@@ -1,0 +1,195 @@
+"""The answering side: only what is exposed, always an answer, nothing lost on stop."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from concurrent import futures
+import functools
+import inspect
+import logging
+from typing import Any
+from typing import TypeVar
+
+import oslo_messaging
+from oslo_messaging.rpc import dispatcher as rpc_dispatcher
+from oslo_messaging.rpc import server as rpc_server
+
+from musterbook import errors
+from musterbook.rpc import failure
+from musterbook.rpc import transport as rpc_transport
+
+LOG = logging.getLogger(__name__)
+
+_MARK = "_musterbook_exposed"
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def exposed(fn: _Method) -> _Method:
+    """Mark a method of an endpoint class as callable over RPC.
+
+    It is called with the RequestContext and the arguments sent by name. Nothing
+    without this mark can be called; a method that overrides a marked one needs its own.
+    """
+    setattr(fn, _MARK, True)
+    return fn
+
+
+def is_exposed(endpoint: object, method: object) -> bool:
+    """Return whether the endpoint's class has a marked method of this name.
+
+    Looks without running any code of the endpoint's, such as a property's.
+    """
+    if not isinstance(method, str):
+        return False
+    found = inspect.getattr_static(type(endpoint), method, None)
+    return inspect.isfunction(found) and getattr(found, _MARK, False) is True
+
+
+class Server:
+    """Answers calls to a topic. One thread starts, stops and waits, each once.
+
+    :param transport: from make_transport; belongs to the caller
+    :param topic: the topic, such as ``conductor``
+    :param server: the name by which this server alone can be called
+    :param endpoints: objects with exposed methods and, as ``target``, an
+        oslo_messaging.Target with the version of the interface that they serve
+    :param serializer: a ContextSerializer
+    """
+
+    def __init__(
+        self,
+        transport: rpc_transport.Transport,
+        topic: str,
+        server: str,
+        endpoints: Sequence[object],
+        serializer: oslo_messaging.Serializer,
+    ) -> None:
+        self._name = f"{topic}.{server}"
+        self._started = False
+        self._server = oslo_messaging.get_rpc_server(
+            transport,
+            oslo_messaging.Target(topic=topic, server=server),
+            list(endpoints),
+            serializer=serializer,
+            access_policy=_OnlyExposed,
+            server_cls=_AnsweringServer,
+        )
+
+    def start(self) -> None:
+        """Listen. Over RabbitMQ this waits for the broker, for as long as it takes."""
+        self._started = True
+        self._server.start()
+
+    def stop(self) -> None:
+        """Take nothing new; what is not yet taken goes to the topic's other servers.
+
+        Calls in hand go on: wait() waits for them.
+        """
+        if not self._started:
+            return
+        self._server.stop()
+        if self._server.listener is None:
+            return  # start() failed
+        # At once rather than in wait(): the broker hands on what it has already sent
+        # here only when the connection closes, and calls in hand don't use it.
+        try:
+            self._server.listener.cleanup()
+        except Exception as exc:  # noqa: BLE001  a lost broker raises whatever it likes
+            LOG.warning(
+                "server %s: closing its connection failed (%s)",
+                self._name,
+                type(exc).__name__,
+            )
+
+    def wait(self) -> None:
+        """Return when all calls in hand are answered. Only after stop()."""
+        if self._started:
+            self._server.wait()
+
+
+class _OnlyExposed(rpc_dispatcher.RPCAccessPolicyBase):  # type: ignore[misc]  # untyped base
+    def is_allowed(self, endpoint: object, method: str) -> bool:
+        return is_exposed(endpoint, method)
+
+
+class _AnsweringServer(rpc_server.RPCServer):  # type: ignore[misc]  # untyped base
+    """oslo.messaging's RPC server, which loses calls that end in odd ways."""
+
+    def __init__(
+        self, transport: Any, target: Any, dispatcher: Any, executor: Any = None
+    ) -> None:
+        # ``executor`` is deprecated: native threads are all there is.
+        super().__init__(transport, target, _Guard(dispatcher))
+        # futurist's pool wakes each idle thread once a second and takes up to a second
+        # to stop; the standard one does neither.
+        self._executor_cls = functools.partial(
+            futures.ThreadPoolExecutor, thread_name_prefix=f"rpc-{target.topic}"
+        )
+
+    def _process_incoming(self, incoming: list[Any]) -> None:
+        super()._process_incoming([_Answering(message) for message in incoming])
+
+
+class _Guard:
+    """Lets nothing but an expected error of ours out of a call."""
+
+    def __init__(self, dispatcher: Any) -> None:
+        self._dispatcher = dispatcher
+
+    def dispatch(self, incoming: Any) -> Any:
+        method = incoming.message.get("method")
+        try:
+            if not any(is_exposed(e, method) for e in self._dispatcher.endpoints):
+                raise failure.method_unknown(method)
+            return self._dispatcher.dispatch(incoming)
+        except rpc_dispatcher.NoSuchMethod:
+            error: Any = failure.method_unknown(method)
+        except rpc_dispatcher.UnsupportedVersion as exc:
+            error = failure.version_unknown(exc.version, method)
+        # SystemExit and its like too: the thread belongs to the pool, the exception to
+        # the call, and its caller is waiting.
+        except BaseException as exc:  # noqa: BLE001
+            error = failure.to_wire(exc)
+            _log(exc, method)
+        raise _expected(error)
+
+
+class _Answering:
+    """An incoming message whose caller gets an answer even if the answer can't be."""
+
+    def __init__(self, incoming: Any) -> None:
+        self._incoming = incoming
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._incoming, name)
+
+    def reply(self, reply: Any = None, failure: Any = None) -> None:
+        try:
+            self._incoming.reply(reply=reply, failure=failure)
+        except Exception as exc:
+            if failure is not None:
+                raise
+            error = _unsendable(exc, self._incoming.message.get("method"))
+            self._incoming.reply(failure=_exc_info(error))
+
+
+def _unsendable(exc: Exception, method: object) -> Exception:
+    LOG.error("the result of RPC %a can't be sent\n%s", method, failure.describe(exc))
+    return failure.unforeseen(exc)
+
+
+def _log(exc: BaseException, method: object) -> None:
+    if isinstance(exc, errors.MusterbookError):
+        LOG.debug("RPC %a: %s", method, type(exc).__name__)
+    else:
+        LOG.error("RPC %a failed unexpectedly\n%s", method, failure.describe(exc))
+
+
+def _exc_info(error: Exception) -> tuple[type[Exception], Exception, None]:
+    return type(error), error, None
+
+
+def _expected(error: Exception) -> Exception:
+    """Return what makes oslo.messaging send an error and not log it."""
+    wrapped: Exception = rpc_dispatcher.ExpectedException()
+    wrapped.exc_info = _exc_info(error)  # type: ignore[attr-defined]  # untyped class
+    return wrapped
