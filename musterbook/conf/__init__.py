@@ -7,6 +7,7 @@ of ours reads the global one.
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import math
 import types
 from typing import Any
 
@@ -98,7 +99,10 @@ def check(conf: cfg.ConfigOpts) -> None:
     """
     for label, opt, reader in _options(conf):
         try:
-            reader()
+            value = reader()
+            if isinstance(value, float) and not math.isfinite(value):
+                # No comparison with NaN is true: it passes oslo.config's bounds.
+                raise ValueError("is not a finite number")
         except (cfg.Error, ValueError) as exc:
             reason = "is not a valid value" if opt.secret else _reason(exc)
             raise errors.ConfigurationError(option=label, reason=reason) from None
