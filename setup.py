@@ -22,6 +22,7 @@ REQUIRES = [
     "psutil>=6.0",
     "rich>=13.9",
     "SQLAlchemy>=2.0.40",
+    "stevedore>=5.4",
     "tooz>=9.0",
 ]
 

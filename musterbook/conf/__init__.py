@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import math
 import types
 from typing import Any
 
@@ -109,6 +110,9 @@ def _read_all(holder: Mapping[str, Any], group: str) -> None:
         label = f"[{group}]{name}" if group else name
         try:
             value = holder[name]
+            if isinstance(value, float) and not math.isfinite(value):
+                # No comparison with NaN is true: it passes oslo.config's bounds.
+                raise ValueError("is not a finite number")
         except (cfg.Error, ValueError) as exc:
             raise errors.ConfigurationError(option=label, reason=_reason(exc)) from None
         if isinstance(value, Mapping):

@@ -2,6 +2,9 @@
 
 from oslo_config import cfg
 
+# What the database's INTEGER holds.
+MAX_INTEGER = 2**31 - 1
+
 OPTS = [
     cfg.StrOpt(
         "my_ip",
@@ -20,12 +23,14 @@ OPTS = [
         "reserved_host_memory_mb",
         default=512,
         min=0,
+        max=MAX_INTEGER,
         help="Memory held back for the host, in MiB. Counted as used on each node.",
     ),
     cfg.IntOpt(
         "reserved_host_disk_mb",
         default=0,
         min=0,
+        max=MAX_INTEGER,
         help="Disk held back for the host, in MiB; rounded up to whole GiB, so that "
         "500 holds back 1 GiB. Counted as used on each node.",
     ),
@@ -33,14 +38,16 @@ OPTS = [
         "reserved_host_cpus",
         default=0,
         min=0,
+        max=MAX_INTEGER,
         help="CPUs held back for the host. Counted as used on each node.",
     ),
     cfg.FloatOpt(
         "cpu_allocation_ratio",
         min=0.0,
         max=1000.0,
-        help="Virtual CPUs on offer per real one. Set: stored at each audit. Unset "
-        "or 0.0: initial_cpu_allocation_ratio at creation, then what is stored.",
+        help="Virtual CPUs on offer per real one, at least 0.01. Set: stored at each "
+        "audit. Unset or 0.0: initial_cpu_allocation_ratio at creation, then what is "
+        "stored.",
     ),
     cfg.FloatOpt(
         "ram_allocation_ratio",

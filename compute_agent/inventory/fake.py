@@ -1,0 +1,173 @@
+"""Nodes that are made up in a JSON file, with faults on demand.
+
+docs/inventory.md describes the file. It is read anew at each reading, so that
+changing it is changing the hardware. Made for tests, demonstrations and load; an
+agent with this source behaves as with any other.
+"""
+
+from collections.abc import Mapping
+import json
+import math
+import pathlib
+import threading
+from typing import Any
+
+from oslo_config import cfg
+
+from compute_agent.inventory import source
+from musterbook import errors
+
+OPTION = "[inventory_fake]file"
+# How often a blocked reading looks whether the file still says so.
+POLL_SECONDS = 0.05
+
+_REQUIRED = ("vcpus", "memory_mb", "local_gb")
+# Given as JSON values in the file, stored as canonical JSON text.
+_STRUCTURED: dict[str, type] = {
+    "cpu_info": dict,
+    "numa_topology": dict,
+    "supported_instances": list,
+}
+_DEFAULTS: dict[str, object] = {
+    "disk_available_least": None,
+    "hypervisor_type": "fake",
+    "hypervisor_version": 1_000_000,
+    "cpu_info": {
+        "arch": "x86_64",
+        "model": "fake",
+        "vendor": "fake",
+        "topology": {"sockets": 1, "cores": 1, "threads": 1},
+        "features": [],
+    },
+    "host_ip": None,
+    "supported_instances": [["x86_64", "fake", "hvm"]],
+    "numa_topology": None,
+    "boot_id": None,
+}
+
+
+class FakeInventory(source.InventorySource):
+    """Reports the nodes of the file that ``[inventory_fake]file`` names.
+
+    :raises ConfigurationError: when the option is missing
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        if not conf.inventory_fake.file:
+            raise errors.ConfigurationError(
+                option=OPTION, reason="is needed by the inventory source 'fake'"
+            )
+        self._path = pathlib.Path(conf.inventory_fake.file)
+        self._my_ip: str | None = conf.my_ip
+        self._closed = threading.Event()
+
+    def read(self) -> Mapping[str, source.NodeInventory]:
+        """Return the file's nodes, after the fault that it asks for.
+
+        :raises InventoryUnavailable: naming the field that can't be used; or for
+            the fault "not-ready"; or when closed while waiting
+        :raises RuntimeError: for the fault "raise"
+        """
+        content = self._load_after_fault()
+        nodes = content.get("nodes")
+        if not isinstance(nodes, dict):
+            raise _unavailable("nodes: is missing or not an object")
+        found = {name: self._node(name, fields) for name, fields in nodes.items()}
+        try:
+            return source.check(found)
+        except errors.InvalidInput as exc:
+            raise _unavailable(exc.message) from None
+
+    def close(self) -> None:
+        """End a reading that is slow or blocked."""
+        self._closed.set()
+
+    def _load_after_fault(self) -> dict[str, Any]:
+        content = self._load()
+        fault, seconds = _parse_fault(content.get("fault"))
+        while fault == "block":
+            self._wait(POLL_SECONDS)
+            content = self._load()
+            fault, seconds = _parse_fault(content.get("fault"))
+        if fault == "slow":
+            self._wait(seconds)
+        if fault == "raise":
+            # Not one of ours on purpose: stands for a bug in a source.
+            raise RuntimeError("the file asks for a failure")
+        if fault == "not-ready":
+            raise _unavailable("is not ready, as its file asks")
+        return content
+
+    def _wait(self, seconds: float) -> None:
+        if self._closed.wait(seconds):
+            raise _unavailable("was closed")
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            content = json.loads(
+                self._path.read_bytes(), object_pairs_hook=_without_duplicates
+            )
+        except OSError as exc:
+            raise _unavailable(f"can't read {self._path}: {exc.strerror}") from None
+        except (ValueError, RecursionError) as exc:
+            reason = source.one_line(str(exc))
+            raise _unavailable(f"{self._path} is not JSON: {reason}") from None
+        if not isinstance(content, dict):
+            raise _unavailable(f"{self._path} doesn't hold a JSON object")
+        for key in content.keys() - {"nodes", "fault"}:
+            raise _unavailable(f"{key!a}: is unknown; known are: fault, nodes")
+        return content
+
+    def _node(self, name: str, fields: object) -> source.NodeInventory:
+        where = f"node {name!a}"
+        if not isinstance(fields, dict):
+            raise _unavailable(f"{where}: is not an object")
+        known = (*_REQUIRED, *_DEFAULTS)
+        for key in sorted(fields):
+            if key not in known:
+                raise _unavailable(f"{where}: {key!a}: is unknown")
+        for key in _REQUIRED:
+            if key not in fields:
+                raise _unavailable(f"{where}: {key}: is missing")
+        values = {**_DEFAULTS, "host_ip": self._my_ip, **fields}
+        for key, shape in _STRUCTURED.items():
+            if values[key] is not None:
+                if not isinstance(values[key], shape):
+                    kind = "an object" if shape is dict else "a list"
+                    raise _unavailable(f"{where}: {key}: is not {kind}")
+                values[key] = source.canonical(values[key])
+        try:
+            return source.NodeInventory(hypervisor_hostname=name, **values)
+        except (errors.InvalidInput, errors.InvalidName) as exc:
+            raise _unavailable(f"{where}: {exc.message}") from None
+
+
+def _parse_fault(fault: object) -> tuple[str | None, float]:
+    """Return a fault's kind and its seconds."""
+    if fault is None or fault in ("raise", "block", "not-ready"):
+        return fault, 0.0
+    if isinstance(fault, str) and fault.startswith("slow:"):
+        try:
+            seconds = float(fault.removeprefix("slow:"))
+        except ValueError:
+            seconds = math.nan
+        if 0.0 <= seconds <= threading.TIMEOUT_MAX:
+            return "slow", seconds
+    raise _unavailable(
+        "fault: is not one of null, slow:SECONDS, raise, block, not-ready"
+    )
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Refuse what JSON would silently resolve: a node that is there twice."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!a} is there twice")
+    return result
+
+
+def _unavailable(reason: str) -> errors.InventoryUnavailable:
+    return errors.InventoryUnavailable(source="fake", reason=reason)

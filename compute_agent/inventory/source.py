@@ -1,0 +1,221 @@
+"""What an inventory source is, what it says of a node, and how one is loaded."""
+
+import abc
+from collections.abc import Mapping
+import dataclasses
+from importlib import metadata
+import ipaddress
+import json
+from typing import Any
+
+from oslo_config import cfg
+from stevedore import driver
+from stevedore import exception as stevedore_exception
+
+from musterbook import errors
+from musterbook import names
+
+NAMESPACE = "musterbook.inventory"
+OPTION = "[inventory]source"
+# The database's INTEGER; a file system in the cloud may claim to be larger.
+MAX_INTEGER = 2**31 - 1
+
+
+def canonical(value: object) -> str:
+    """Return a JSON value as text that is the same for equal values.
+
+    An audit compares texts, so a source must never say the same in two ways.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class NodeInventory:
+    """What one reading says of one node; equal readings are equal objects.
+
+    Values that change by themselves (uptime, load, free memory) don't belong here:
+    each change is written to the database.
+
+    :param hypervisor_hostname: the node's name, see musterbook.names
+    :param vcpus: CPUs, before any allocation ratio
+    :param memory_mb: memory in MiB, rounded down
+    :param local_gb: disk in GiB, rounded down
+    :param disk_available_least: GiB that could be given out at the very least, or
+        None where that isn't known; may be negative
+    :param hypervisor_type: what runs the workloads, e.g. "host" or "QEMU"
+    :param hypervisor_version: as major * 1000000 + minor * 1000 + patch
+    :param cpu_info: JSON object with arch, model, vendor, topology (sockets, cores
+        of a socket, threads of a core) and features (a sorted list)
+    :param host_ip: IPv4 or IPv6 address under which the node's host is reached
+    :param supported_instances: JSON list of [arch, hypervisor type, vm mode]
+    :param numa_topology: JSON object {"cells": [{"id", "cpus", "memory_mb"}]}, or
+        None when unknown
+    :param boot_id: differs from boot to boot of the node's host, or None
+    :raises InvalidInput: naming the field that holds what can't be stored
+    """
+
+    hypervisor_hostname: str
+    vcpus: int
+    memory_mb: int
+    local_gb: int
+    disk_available_least: int | None
+    hypervisor_type: str
+    hypervisor_version: int
+    cpu_info: str
+    host_ip: str | None
+    supported_instances: str
+    numa_topology: str | None
+    boot_id: str | None
+
+    def __post_init__(self) -> None:
+        names.check(self.hypervisor_hostname, "hypervisor_hostname")
+        for field in ("vcpus", "memory_mb", "local_gb", "hypervisor_version"):
+            _check_integer(field, getattr(self, field), 0)
+        if self.disk_available_least is not None:
+            _check_integer("disk_available_least", self.disk_available_least, None)
+        _check_text("hypervisor_type", self.hypervisor_type)
+        _check_json("cpu_info", self.cpu_info, dict)
+        _check_json("supported_instances", self.supported_instances, list)
+        if self.numa_topology is not None:
+            _check_json("numa_topology", self.numa_topology, dict)
+        if self.host_ip is not None:
+            _check_address("host_ip", self.host_ip)
+        if self.boot_id is not None:
+            _check_text("boot_id", self.boot_id)
+
+
+class InventorySource(abc.ABC):
+    """Says what nodes there are and what each of them has.
+
+    Built with the configuration alone, by load(); reads nothing until read().
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        """Take what is needed out of ``conf``.
+
+        :raises ConfigurationError: naming the option that can't be used
+        """
+        self.conf = conf
+
+    @abc.abstractmethod
+    def read(self) -> Mapping[str, NodeInventory]:
+        """Return every node by its name, as it is now.
+
+        May block: the caller bounds it (see bounded.BoundedReader) and never runs
+        two at once. While nothing changes, two readings are equal. A node that is
+        left out is gone; a source that can't tell must raise instead.
+
+        :raises InventoryUnavailable: when it can't be said right now
+        """
+
+    def close(self) -> None:
+        """Let go of what is held and end a read() that waits, soon.
+
+        Called once, from any thread, also while read() runs; nothing is read
+        afterwards. Does nothing unless overridden.
+        """
+        return
+
+
+def load(conf: cfg.ConfigOpts) -> InventorySource:
+    """Return the source that ``[inventory]source`` names.
+
+    :raises ConfigurationError: when there is none of that name, when it can't be
+        imported, or from the source itself
+    """
+    name = conf.inventory.source
+    try:
+        found: Any = driver.DriverManager(
+            NAMESPACE, name, on_missing_entrypoints_callback=None
+        ).driver
+    except stevedore_exception.NoMatches:
+        # Asked without loading them: one that can't be imported is still known.
+        known = ", ".join(sorted(metadata.entry_points(group=NAMESPACE).names))
+        raise errors.ConfigurationError(
+            option=OPTION, reason=f"there is no source {name!a}; known are: {known}"
+        ) from None
+    except Exception as exc:  # importing foreign code can raise anything
+        raise errors.ConfigurationError(
+            option=OPTION, reason=f"source {name!a} can't be loaded: {describe(exc)}"
+        ) from exc
+    if not (isinstance(found, type) and issubclass(found, InventorySource)):
+        raise errors.ConfigurationError(
+            option=OPTION, reason=f"source {name!a} isn't an InventorySource"
+        )
+    return found(conf)
+
+
+def check(nodes: object) -> dict[str, NodeInventory]:
+    """Return what read() gave if it keeps its promise.
+
+    :raises InvalidInput: naming the node and what is wrong with it
+    """
+    if not isinstance(nodes, Mapping):
+        raise errors.InvalidInput(field="nodes", reason="is not a mapping")
+    checked: dict[str, NodeInventory] = {}
+    seen: dict[str, str] = {}
+    for name, node in nodes.items():
+        if not isinstance(node, NodeInventory):
+            raise errors.InvalidInput(
+                field=f"node {name!a}", reason="is not a NodeInventory"
+            )
+        if name != node.hypervisor_hostname:
+            raise errors.InvalidInput(
+                field=f"node {name!a}",
+                reason=f"has the hypervisor_hostname {node.hypervisor_hostname}",
+            )
+        other = seen.setdefault(names.fold(name), name)
+        if other != name:
+            raise errors.InvalidInput(
+                field=f"node {name}", reason=f"has the same name as node {other}"
+            )
+        checked[name] = node
+    return checked
+
+
+def describe(exc: BaseException) -> str:
+    """Return one line that says what was raised."""
+    text = one_line(str(exc))
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
+def one_line(text: str) -> str:
+    """Return the text with every run of white space as one blank."""
+    return " ".join(text.split())
+
+
+def _check_integer(field: str, value: object, least: int | None) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise errors.InvalidInput(field=field, reason="is not a whole number")
+    if least is not None and value < least:
+        raise errors.InvalidInput(field=field, reason=f"is {value}, less than {least}")
+    if abs(value) > MAX_INTEGER:
+        raise errors.InvalidInput(field=field, reason=f"is beyond {MAX_INTEGER}")
+
+
+def _check_text(field: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise errors.InvalidInput(field=field, reason="is not text")
+    if not value or len(value) > names.MAX_LENGTH:
+        raise errors.InvalidInput(
+            field=field, reason=f"must have 1 to {names.MAX_LENGTH} characters"
+        )
+
+
+def _check_json(field: str, value: object, shape: type) -> None:
+    kind = "an object" if shape is dict else "a list"
+    try:
+        fits = isinstance(value, str) and isinstance(json.loads(value), shape)
+    except (ValueError, RecursionError):
+        fits = False
+    if not fits:
+        raise errors.InvalidInput(field=field, reason=f"is not the JSON of {kind}")
+
+
+def _check_address(field: str, value: object) -> None:
+    try:
+        fits = isinstance(value, str) and "%" not in str(ipaddress.ip_address(value))
+    except ValueError:
+        fits = False
+    if not fits:
+        raise errors.InvalidInput(field=field, reason="is not an IP address")
