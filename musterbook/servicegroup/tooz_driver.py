@@ -97,7 +97,8 @@ class ToozDriver(driver.GroupDriver):
             except coordination.MemberAlreadyExist:
                 # An earlier coordinator's entry, bound to a lease or session
                 # that nobody keeps alive: it must be replaced, not believed.
-                self._get(coordinator.leave_group(name))
+                with contextlib.suppress(coordination.MemberNotJoined):
+                    self._get(coordinator.leave_group(name))
                 self._get(coordinator.join_group(name))
             session.joined.add(group)
 
