@@ -141,7 +141,7 @@ class Pulse:
                 reason = "it was no longer seen in the group"
             except errors.GroupVanished:
                 reason = "the backend had lost the group"
-            self.joined.clear()
+        self.joined.clear()
         # Cleared before the join: one that is asked for during it counts anew.
         self._asked.clear()
         if self._was_member and self._wait(self._rng.uniform(0, self._jitter())):
