@@ -7,7 +7,6 @@ whatever the backend does, and fails with an error of ours only.
 
 import abc
 import dataclasses
-from typing import ClassVar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +36,7 @@ class GroupDriver(abc.ABC):
     or refuses, and GroupVanished when it has lost the group.
     """
 
-    traits: ClassVar[Traits]
+    traits: Traits
 
     @property
     @abc.abstractmethod

@@ -1,0 +1,48 @@
+"""From the configuration to a group driver, and what makes no sense together."""
+
+from oslo_config import cfg
+
+from musterbook import errors
+from musterbook.servicegroup import driver
+from musterbook.servicegroup import tooz_driver
+from musterbook.servicegroup import url as group_url
+
+_TIMEOUT = "the member timeout ('timeout' in servicegroup_tooz_url)"
+
+
+def check(conf: cfg.ConfigOpts) -> group_url.GroupURL:
+    """Refuse a liveness configuration that can't work; connects to nothing.
+
+    :returns: the group URL, read
+    :raises ConfigurationError: naming the options that don't go together
+    """
+    url = group_url.parse(conf.servicegroup_tooz_url)
+    timeout = url.member_timeout
+    if conf.report_interval >= timeout:
+        raise errors.ConfigurationError(
+            option="report_interval",
+            reason=f"{conf.report_interval:g} s must be shorter than {_TIMEOUT}, "
+            f"{timeout:g} s: a member would expire between two beats",
+        )
+    if conf.service_down_time <= timeout:
+        raise errors.ConfigurationError(
+            option="service_down_time",
+            reason=f"{conf.service_down_time:g} s must be longer than {_TIMEOUT}, "
+            f"{timeout:g} s: a host would be down before it could be missed",
+        )
+    return url
+
+
+def make_driver(conf: cfg.ConfigOpts, member: str) -> driver.GroupDriver:
+    """Return an unconnected driver for one member or reader.
+
+    :param member: ``host#incarnation`` of an agent; of a reader any name that no
+        other process uses
+    :raises ConfigurationError: as check(), or a client isn't installed
+    """
+    return tooz_driver.ToozDriver(check(conf), member)
+
+
+def beat_interval(report_interval: float, member_timeout: float) -> float:
+    """Return the seconds between two beats: two may fail before a member expires."""
+    return min(report_interval, member_timeout / 3)

@@ -1,0 +1,216 @@
+"""One member's beats, a turn at a time: beat, look whether one is seen, rejoin.
+
+tooz loses members for good and tells nobody (9.1: a member that was silent for
+longer than its timeout never reappears, and its heartbeats go on without an
+error). So every turn checks, and joins again within the same turn.
+"""
+
+from collections.abc import Callable
+import contextlib
+import dataclasses
+import logging
+import random
+import threading
+
+from musterbook import errors
+from musterbook.servicegroup import driver as group_driver
+
+LOG = logging.getLogger(__name__)
+
+# The pauses before a first join: half a second at first, ten at most.
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 10.0
+# A rejoin is put off by up to this share of the interval: what one member finds
+# after a fault, all do.
+JITTER = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """What the last turn left.
+
+    :ivar joined: a member of the group, as far as is known
+    :ivar age: seconds since the last turn in which all was well; None before one
+    :ivar error: what went wrong in the last turn, None if nothing did
+    """
+
+    joined: bool
+    age: float | None
+    error: str | None
+
+
+def pause_after(failures: int, rng: random.Random) -> float:
+    """Return seconds to wait before a first join is tried again.
+
+    Grows with the failures so far, and is spread so that a thousand agents that
+    were started together don't come back together.
+    """
+    longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 10))
+    return rng.uniform(longest / 2, longest)
+
+
+class Pulse:
+    """The beats of one member; all but status() and rejoin() from one thread.
+
+    :param make_driver: returns the member's driver, unconnected
+    :param group: to be a member of
+    :param interval: seconds between two turns
+    :param rng: source of jitter
+    :param clock: monotonic seconds
+    :param wait: waits as many seconds, or returns True at once when stopping
+    """
+
+    def __init__(
+        self,
+        make_driver: Callable[[], group_driver.GroupDriver],
+        group: str,
+        interval: float,
+        *,
+        rng: random.Random,
+        clock: Callable[[], float],
+        wait: Callable[[float], bool],
+    ) -> None:
+        self.joined = threading.Event()
+        self._make_driver = make_driver
+        self._group = group
+        self._interval = interval
+        self._rng = rng
+        self._clock = clock
+        self._wait = wait
+        self._driver: group_driver.GroupDriver | None = None
+        self._was_member = False
+        self._asked = threading.Event()
+        self._failures = 0
+        self._fault_since = 0.0
+        self._last_good: float | None = None
+        self._error: str | None = None
+
+    def turn(self) -> float:
+        """Do one beat and all that it takes; never fails.
+
+        :returns: seconds to wait before the next
+        """
+        began = self._clock()
+        try:
+            rejoined = self._beat()
+        except Exception as exc:  # noqa: BLE001 - the beat must survive anything
+            self._failed(exc, began)
+        else:
+            self._succeeded(rejoined, began)
+        return self._pause(self._clock() - began)
+
+    def rejoin(self) -> None:
+        """Make the next turn join again whatever is seen; from any thread."""
+        self._asked.set()
+
+    def status(self) -> Status:
+        """Return what the last turn left; from any thread."""
+        last = self._last_good
+        return Status(
+            joined=self.joined.is_set(),
+            age=None if last is None else self._clock() - last,
+            error=self._error,
+        )
+
+    def leave(self) -> None:
+        """Leave the group and disconnect; never fails, takes two calls' time."""
+        driver, self._driver = self._driver, None
+        self.joined.clear()
+        if driver is None:
+            return
+        try:
+            driver.leave(self._group)
+        except Exception as exc:  # noqa: BLE001 - nothing may keep a stop from ending
+            LOG.warning(
+                "Could not leave group %s, the membership expires: %s",
+                self._group,
+                exc,
+            )
+        with contextlib.suppress(Exception):
+            driver.stop()
+
+    def _beat(self) -> str | None:
+        """Return why the group was joined, None if there was no need."""
+        driver = self._connected()
+        reason = self._reason_to_join(driver)
+        if reason is None:
+            try:
+                driver.beat()
+                if driver.is_visible(self._group):
+                    return None
+                reason = "it was no longer seen in the group"
+            except errors.GroupVanished:
+                reason = "the backend had lost the group"
+        self.joined.clear()
+        # Cleared before the join: one that is asked for during it counts anew.
+        self._asked.clear()
+        if self._was_member and self._wait(self._rng.uniform(0, self._jitter())):
+            return None  # stopping
+        driver.join(self._group)
+        return reason
+
+    def _connected(self) -> group_driver.GroupDriver:
+        if self._driver is None:
+            driver = self._make_driver()
+            try:
+                driver.start()
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    driver.stop()
+                raise
+            self._driver = driver
+        return self._driver
+
+    def _reason_to_join(self, driver: group_driver.GroupDriver) -> str | None:
+        if not self._was_member:
+            return "it is new"
+        if self._asked.is_set():
+            return "it was asked to"
+        if not self.joined.is_set():
+            return "it had fallen out of the group"
+        silent = self._clock() - (self._last_good or 0.0)
+        if silent > driver.member_timeout:
+            # It may still look like a member, until the first reader looks.
+            return f"its last beat was {silent:.0f} s ago"
+        return None
+
+    def _jitter(self) -> float:
+        return self._interval * JITTER
+
+    def _failed(self, exc: Exception, began: float) -> None:
+        self._failures += 1
+        expected = isinstance(exc, errors.MusterbookError)
+        self._error = str(exc) if expected else f"{type(exc).__name__}: {exc}"
+        if self._failures == 1:
+            self._fault_since = began
+            LOG.warning(
+                "Group %s: beat failed, trying again until it works: %s",
+                self._group,
+                self._error,
+                exc_info=None if expected else exc,
+            )
+
+    def _succeeded(self, rejoined: str | None, began: float) -> None:
+        failures, self._failures = self._failures, 0
+        took = f" after {self._clock() - self._fault_since:.1f} s" if failures else ""
+        if rejoined is not None and self._was_member:
+            LOG.warning(
+                "Joined again: group %s%s, because %s", self._group, took, rejoined
+            )
+        elif rejoined is not None:
+            LOG.info("Joined group %s%s", self._group, took)
+        elif failures:
+            LOG.warning("Group %s: beats work again%s", self._group, took)
+        self._was_member = True
+        self._error = None
+        # When the turn began: the backend may have taken the beat at once and
+        # been slow to say so.
+        self._last_good = began
+        self.joined.set()
+
+    def _pause(self, spent: float) -> float:
+        if self._failures and not self._was_member:
+            return pause_after(self._failures, self._rng)
+        # While beats fail there is a pause even when each takes its full time.
+        shortest = self._interval / 4 if self._failures else 0.0
+        return max(self._interval - spent, shortest)

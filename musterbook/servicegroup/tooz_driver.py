@@ -1,0 +1,232 @@
+"""The group driver over tooz: bounded in time, with errors of ours only."""
+
+from collections.abc import Callable
+import contextlib
+import dataclasses
+import logging
+import threading
+from typing import Any
+from typing import TypeVar
+
+from tooz import coordination
+
+from musterbook import errors
+from musterbook.servicegroup import clients
+from musterbook.servicegroup import driver
+from musterbook.servicegroup import lane
+from musterbook.servicegroup import traits
+from musterbook.servicegroup import url as group_url
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Calls that hang at the same time, each with a thread of its own, before further
+# ones are refused at once. Only a hung file system or a client's bug gets here.
+MAX_STUCK = 8
+
+
+@dataclasses.dataclass
+class _Session:
+    """A started coordinator and the groups that it, and no earlier one, joined."""
+
+    coordinator: coordination.CoordinationDriver
+    joined: set[str] = dataclasses.field(default_factory=set)
+
+
+class ToozDriver(driver.GroupDriver):
+    """One member's, or one reader's, connection to a group backend.
+
+    Calls come from any thread and run one after another in a thread of the
+    driver. A call that isn't back in time raises GroupUnavailable, its thread and
+    coordinator are given up (nothing can end them), and the next call starts
+    with new ones, as member of nothing until join().
+
+    :param url: where the group is
+    :param member: this member's name, ``host#incarnation`` for an agent
+    :param call_timeout: seconds that any call may take
+    :param option: the option that an error in the URL is blamed on
+    :raises ConfigurationError: the backend's client isn't installed
+    """
+
+    def __init__(
+        self,
+        url: group_url.GroupURL,
+        member: str,
+        call_timeout: float = 3.0,
+        *,
+        option: str = "servicegroup_tooz_url",
+    ) -> None:
+        self.traits = traits.TRAITS[url.scheme]
+        self._url = url
+        self._member = member
+        self._call_timeout = call_timeout
+        self._make_coordinator = clients.factory(url, option)
+        self._lane: lane.Lane[_Session] | None = None
+        self._stuck: list[lane.Lane[_Session]] = []
+        self._lane_lock = threading.Lock()
+
+    @property
+    def member_timeout(self) -> float:
+        """Seconds of silence after which the backend drops a member."""
+        return self._url.member_timeout
+
+    def start(self) -> None:
+        """Connect; every other call does so too when need be."""
+        self._call(lambda session: None)
+
+    def stop(self) -> None:
+        """Disconnect within call_timeout; a member that joined expires."""
+        with self._lane_lock:
+            old, self._lane = self._lane, None
+        if old is not None and not old.stop(self._call_timeout):
+            LOG.warning("%s did not disconnect; its thread hangs", self._url.label)
+
+    def join(self, group: str) -> None:
+        """Become a member of the group, also when the backend says one is."""
+
+        def work(session: _Session) -> None:
+            coordinator, name = session.coordinator, group.encode()
+            # On redis and memcached an expired beat makes readers drop a member
+            # that has just joined; on etcd the lease is renewed here.
+            self._heartbeat(session)
+            with contextlib.suppress(coordination.GroupAlreadyExist):
+                self._get(coordinator.create_group(name))
+            try:
+                self._get(coordinator.join_group(name))
+            except coordination.MemberAlreadyExist:
+                # An earlier coordinator's entry, bound to a lease or session
+                # that nobody keeps alive: it must be replaced, not believed.
+                with contextlib.suppress(coordination.MemberNotJoined):
+                    self._get(coordinator.leave_group(name))
+                self._get(coordinator.join_group(name))
+            session.joined.add(group)
+
+        self._call(work, group)
+
+    def leave(self, group: str) -> None:
+        """Leave the group; leaving what one is not in is no error."""
+
+        def work(session: _Session) -> None:
+            session.joined.discard(group)
+            with contextlib.suppress(
+                coordination.MemberNotJoined, coordination.GroupNotCreated
+            ):
+                self._get(session.coordinator.leave_group(group.encode()))
+
+        self._call(work, group)
+
+    def beat(self) -> None:
+        """Tell the backend that this member lives."""
+        self._call(self._heartbeat)
+
+    def is_visible(self, group: str) -> bool:
+        """Return whether others see this member in the group right now.
+
+        False as well when this connection is newer than the membership. On a
+        backend without such a check it only finds that the server is gone, or
+        has forgotten everything (GroupVanished).
+        """
+
+        def work(session: _Session) -> bool:
+            coordinator, name = session.coordinator, group.encode()
+            if group not in session.joined:
+                return False
+            if not self.traits.visibility_check:
+                if name not in self._get(coordinator.get_groups()):
+                    raise coordination.GroupNotCreated(name)
+                return True
+            try:
+                self._get(
+                    coordinator.get_member_capabilities(name, self._member.encode())
+                )
+            except coordination.MemberNotJoined:
+                return False
+            return True
+
+        return self._call(work, group)
+
+    def get_all(self, group: str) -> frozenset[str]:
+        """Return the names of all members; never empty because of an error."""
+
+        def work(session: _Session) -> frozenset[str]:
+            members = self._get(session.coordinator.get_members(group.encode()))
+            return frozenset(m.decode(errors="replace") for m in members)
+
+        return self._call(work, group)
+
+    # -- how calls run -----------------------------------------------------------
+
+    def _call(self, work: Callable[[_Session], T], group: str = "") -> T:
+        current = self._get_lane()
+        try:
+            return current.call(work, self._call_timeout)
+        except lane.Stuck:
+            self._give_up(current)
+            raise self._unavailable(
+                f"no answer within {self._call_timeout:g} s"
+            ) from None
+        except coordination.GroupNotCreated:
+            raise errors.GroupVanished(backend=self._url.label, group=group) from None
+        except Exception as exc:  # noqa: BLE001 - clients raise whatever they like
+            raise self._unavailable(_reason(exc)) from None
+
+    def _get_lane(self) -> lane.Lane[_Session]:
+        with self._lane_lock:
+            if self._lane is None:
+                self._stuck = [old for old in self._stuck if old.alive]
+                if len(self._stuck) >= MAX_STUCK:
+                    raise self._unavailable(
+                        f"{len(self._stuck)} earlier calls have not come back"
+                    )
+                self._lane = lane.Lane(
+                    f"group-{self._url.scheme}", self._connect, self._disconnect
+                )
+            return self._lane
+
+    def _give_up(self, stuck: lane.Lane[_Session]) -> None:
+        with self._lane_lock:
+            if self._lane is stuck:
+                self._lane = None
+                self._stuck.append(stuck)
+        stuck.give_up()
+
+    def _unavailable(self, reason: str) -> errors.GroupUnavailable:
+        return errors.GroupUnavailable(
+            backend=self._url.label, reason=self._url.scrub(reason)
+        )
+
+    # -- what runs in the lane's thread ------------------------------------------
+
+    def _connect(self) -> _Session:
+        coordinator = self._make_coordinator(self._member.encode())
+        try:
+            # Without tooz's heart: its thread goes on beating, without an error,
+            # for a member that the backend has dropped.
+            coordinator.start(start_heart=False)
+        except BaseException:
+            clients.let_go(coordinator)
+            raise
+        return _Session(coordinator)
+
+    def _disconnect(self, session: _Session) -> None:
+        clients.let_go(session.coordinator)
+
+    def _heartbeat(self, session: _Session) -> None:
+        if self.traits.name == "zookeeper":
+            # kazoo's own thread keeps the session; tooz's heartbeat() only reads,
+            # and waits without limit for a server that is gone.
+            self._get(session.coordinator.get_groups())
+        else:
+            session.coordinator.heartbeat()
+
+    def _get(self, result: coordination.CoordAsyncResult[Any]) -> Any:
+        return result.get(timeout=self._call_timeout)
+
+
+def _reason(exc: Exception) -> str:
+    """Return why, in a line; the class where the text says nothing."""
+    text = str(exc).strip()
+    if isinstance(exc, coordination.ToozError) and text:
+        return text
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__

@@ -1,0 +1,303 @@
+"""What is said about one host: a pure function of what was seen and granted.
+
+All instants are seconds on one observer's monotonic clock; nothing here reads a
+clock. The state machine, and what ends each state:
+
+* ``up``: the granted incarnation is in the group
+* ``suspect``: it isn't, or it says that it is stalled; ends in ``up`` when it is
+  seen again, in ``down`` when it was silent on the group and on RPC for
+  service_down_time
+* ``down``: forced, said goodbye, or silent; a silent one ends in ``up`` when it
+  is seen, in ``suspect`` when it answers
+* ``unknown``: no incarnation was ever granted (and, by those who read verdicts,
+  everything that is frozen)
+"""
+
+import dataclasses
+import enum
+
+from oslo_config import cfg
+
+
+class State(enum.StrEnum):
+    """What schedulers and operators are told."""
+
+    UP = "up"
+    SUSPECT = "suspect"
+    DOWN = "down"
+    UNKNOWN = "unknown"
+
+
+class Cause(enum.StrEnum):
+    """Why a state or a freeze is what it is."""
+
+    IN_GROUP = "in-group"
+    NOT_YET_JOINED = "not-yet-joined"
+    NOT_YET_BACK = "not-yet-back"
+    VANISHED = "vanished"
+    STALLED = "stalled"
+    GOODBYE = "goodbye"
+    SILENT = "silent"
+    FORCED_DOWN = "forced-down"
+    NEVER_GRANTED = "never-granted"
+    GROUP_UNREACHABLE = "group-unreachable"
+    GROUP_VANISHED = "group-vanished"
+    MASS_LOSS = "mass-loss"
+    NO_LEADER = "no-leader"
+
+
+_MISSING = frozenset({Cause.NOT_YET_JOINED, Cause.NOT_YET_BACK, Cause.VANISHED})
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """When silence means what; times in seconds.
+
+    :ivar member_timeout: silence after which the backend drops a member
+    :ivar service_down_time: silence after which a host is down
+    :ivar mass_loss_minimum: fewest hosts of a mass loss
+    :ivar mass_loss_threshold: share of a zone that a mass loss exceeds
+    :ivar mass_loss_hold: how long one is held against silent hosts
+    """
+
+    member_timeout: float
+    service_down_time: float
+    mass_loss_minimum: int
+    mass_loss_threshold: float
+    mass_loss_hold: float
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts, member_timeout: float) -> "Policy":
+        """Return the policy of a configuration and a group URL's timeout."""
+        return cls(
+            member_timeout=member_timeout,
+            service_down_time=conf.service_down_time,
+            mass_loss_minimum=conf.mass_loss_minimum,
+            mass_loss_threshold=conf.mass_loss_threshold,
+            mass_loss_hold=conf.mass_loss_hold,
+        )
+
+    @property
+    def recovery_grace(self) -> float:
+        """Seconds that members get to come back once the backend answers.
+
+        One member timeout plus two beats, and a beat comes at least every third
+        of that timeout.
+        """
+        return self.member_timeout * (1 + 2 / 3)
+
+    def is_mass_loss(self, lost: int, present: int) -> bool:
+        """Return whether so many hosts of a zone can't have died one by one."""
+        return lost >= self.mass_loss_minimum and lost > self.mass_loss_threshold * (
+            lost + present
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What is said about a host.
+
+    :ivar incarnation: the granted one that it is about
+    :ivar evidence: what was seen, and how long, for people; changes with time
+    """
+
+    state: State
+    cause: Cause
+    incarnation: int | None
+    evidence: str
+
+    def same_as(self, other: "Verdict | None") -> bool:
+        """Return whether going from other to this is no transition."""
+        return other is not None and (
+            (self.state, self.cause, self.incarnation)
+            == (other.state, other.cause, other.incarnation)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Granted:
+    """What is stored about a host, the ground of every verdict.
+
+    :ivar host: as stored, the first part of the member's name
+    :ivar incarnation: the granted one, None if none was ever granted
+    :ivar goodbye: that incarnation has said goodbye
+    :ivar stalled: why its working loop makes no progress, None if it does
+    :ivar forced_down: by an operator
+    :ivar previous: the stored verdict
+    :ivar zone: within which a mass loss is judged
+    """
+
+    host: str
+    incarnation: int | None
+    goodbye: bool
+    stalled: str | None
+    forced_down: bool
+    previous: Verdict | None
+    zone: str = "nova"
+
+    @property
+    def member(self) -> str:
+        """The member's name in the group."""
+        return f"{self.host}#{self.incarnation}"
+
+    def stored(self, state: State) -> bool:
+        """Return whether this state is stored for this incarnation."""
+        return (
+            self.previous is not None
+            and self.previous.state is state
+            and self.previous.incarnation == self.incarnation
+        )
+
+
+@dataclasses.dataclass(slots=True)
+class Sight:
+    """What one observer has seen of one incarnation.
+
+    :ivar incarnation: of which
+    :ivar silent_from: when its silence on the group began
+    :ivar missing_since: when it was first found missing, None while present
+    :ivar cause: why it is called suspect while it is missing
+    :ivar seen: this observer has seen it in the group
+    :ivar down: its silence has been called down, and nothing was heard since
+    """
+
+    incarnation: int
+    silent_from: float
+    missing_since: float | None
+    cause: Cause
+    seen: bool = False
+    down: bool = False
+
+
+def first_sight(granted: Granted, incarnation: int, now: float) -> Sight:
+    """Return how an incarnation counts before this observer has seen it.
+
+    Silence counts from now: of what was before, this observer knows only what is
+    stored. So a new leader gives everybody a full service_down_time, except
+    those that were down already.
+    """
+    previous = granted.previous
+    cause = Cause.NOT_YET_JOINED
+    if previous is not None and previous.incarnation == incarnation:
+        known = previous.state is State.SUSPECT and previous.cause in _MISSING
+        cause = previous.cause if known else Cause.NOT_YET_BACK
+    return Sight(
+        incarnation=incarnation,
+        silent_from=now,
+        missing_since=now,
+        cause=cause,
+        down=granted.stored(State.DOWN)
+        and previous is not None
+        and previous.cause is Cause.SILENT,
+    )
+
+
+def judge_words(granted: Granted) -> Verdict | None:
+    """Return the verdict that needs no look at the group, if there is one."""
+    if granted.forced_down:
+        return Verdict(
+            State.DOWN,
+            Cause.FORCED_DOWN,
+            granted.incarnation,
+            "forced down by an operator",
+        )
+    if granted.incarnation is not None and granted.goodbye:
+        return Verdict(
+            State.DOWN,
+            Cause.GOODBYE,
+            granted.incarnation,
+            f"{granted.member} said goodbye",
+        )
+    return None
+
+
+def judge(
+    granted: Granted,
+    sight: Sight | None,
+    answered: float | None,
+    now: float,
+    policy: Policy,
+) -> Verdict:
+    """Return the verdict of one host.
+
+    :param granted: what is stored
+    :param sight: what was seen of the granted incarnation; None without one
+    :param answered: when it last answered an RPC ping, if it ever did
+    :param now: the observer's clock
+    :param policy: the times
+    """
+    words = judge_words(granted)
+    if words is not None:
+        return words
+    if sight is None:
+        return Verdict(
+            State.UNKNOWN,
+            Cause.NEVER_GRANTED,
+            granted.incarnation,
+            "no agent of this host was ever granted an incarnation",
+        )
+    if sight.missing_since is None:
+        return _present(granted, sight)
+    return _missing(granted, sight, answered, now, policy)
+
+
+def _present(granted: Granted, sight: Sight) -> Verdict:
+    if granted.stalled is not None:
+        return Verdict(
+            State.SUSPECT,
+            Cause.STALLED,
+            sight.incarnation,
+            f"{granted.member} is in the group and stalled: {granted.stalled}",
+        )
+    return Verdict(
+        State.UP,
+        Cause.IN_GROUP,
+        sight.incarnation,
+        f"{granted.member} is in the group",
+    )
+
+
+def _missing(
+    granted: Granted,
+    sight: Sight,
+    answered: float | None,
+    now: float,
+    policy: Policy,
+) -> Verdict:
+    heard = answered is not None and now - answered < policy.service_down_time
+    silent_from = sight.silent_from
+    if answered is not None:
+        silent_from = max(silent_from, answered)
+    silent = now - silent_from >= policy.service_down_time
+    if not heard and (silent or sight.down):
+        return Verdict(
+            State.DOWN,
+            Cause.SILENT,
+            sight.incarnation,
+            f"{granted.member} was silent in the group and on RPC for "
+            f"{policy.service_down_time:g} s",
+        )
+    return Verdict(
+        State.SUSPECT,
+        sight.cause,
+        sight.incarnation,
+        _describe(granted, sight, answered, now),
+    )
+
+
+def _describe(
+    granted: Granted, sight: Sight, answered: float | None, now: float
+) -> str:
+    since = now - (now if sight.missing_since is None else sight.missing_since)
+    seen = {
+        Cause.VANISHED: "left the group",
+        Cause.NOT_YET_BACK: "is not back in the group, looked for since",
+        Cause.NOT_YET_JOINED: "has not joined the group, looked for since",
+    }[sight.cause]
+    text = f"{granted.member} {seen} {since:.0f} s ago"
+    if answered is None:
+        return f"{text}, no answer on RPC"
+    text = f"{text}, answered on RPC {now - answered:.0f} s ago"
+    if sight.missing_since is not None and answered >= sight.missing_since:
+        text += ": the group has lost it, the host lives"
+    return text
