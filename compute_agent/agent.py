@@ -12,16 +12,15 @@ import uuid as uuidlib
 
 from oslo_config import cfg
 from oslo_log import log as logging
-import oslo_messaging
 from oslo_service import loopingcall
 from oslo_service import periodic_task
 
 from compute_agent import core
-from compute_agent import inventory
 from compute_agent import manager
 from compute_agent import resource_tracker
 from compute_agent import rpcapi
 from compute_agent.inventory import bounded
+from compute_agent.inventory import source as inventory_source
 from conductor import rpcapi as conductor_rpcapi
 from musterbook import backoff
 from musterbook import context
@@ -55,7 +54,7 @@ class Agent(daemon.Part):
     def __init__(
         self,
         conf: cfg.ConfigOpts,
-        transport: oslo_messaging.RPCTransport,
+        transport: rpc.Transport,
         make_driver: Callable[[str], group_driver.GroupDriver],
         beat_interval: float,
     ) -> None:
@@ -68,8 +67,10 @@ class Agent(daemon.Part):
         )
         self._process_uuid = str(uuidlib.uuid4())
         self._secret = secrets.token_urlsafe(32)
-        self._source = inventory.load(conf)
-        self._reader = bounded.BoundedReader(self._source, conf.inventory.timeout)
+        self._source = inventory_source.load(conf)
+        self._reader = bounded.BoundedReader(
+            self._source, conf.inventory.timeout, conf.inventory.source
+        )
         self._policy = core.Policy.from_conf(conf)
         self._stopping = threading.Event()
         self._grant: context.Grant | None = None
@@ -96,13 +97,14 @@ class Agent(daemon.Part):
             lambda: self._make_driver(grant.member),
             service_obj.COMPUTE_TOPIC,
             self._beat_interval,
+            rng=random.Random(),  # noqa: S311  # no secret depends on it
         )
         self._server = rpc.Server(
             self._transport,
             rpcapi.TOPIC,
             grant.host,
             [manager.ComputeManager(grant, self._process_uuid, self._heart)],
-            base.ObjectSerializer(),
+            rpc.ContextSerializer(base.ObjectSerializer()),
         )
         self._server.start()
         self._heart.start()

@@ -8,7 +8,7 @@ from musterbook import conf as conf_module
 from musterbook import daemon
 from musterbook import logs
 from musterbook import rpc
-from musterbook import servicegroup
+from musterbook.servicegroup import factory
 from objects import base
 
 PROG = "musterbook-compute"
@@ -19,7 +19,7 @@ def run(argv: list[str]) -> int:
     """Load the configuration, build the parts, run them; return the exit code."""
     conf = conf_module.load(argv, PROG, prepare=PREPARE)
     logs.setup(conf)
-    servicegroup.check(conf)
+    url = factory.check(conf)
     transport = rpc.make_transport(conf)
     base.MusterObject.indirection_api = conductor_rpcapi.ConductorAPI(
         transport, conf.rpc_response_timeout
@@ -27,8 +27,8 @@ def run(argv: list[str]) -> int:
     part = agent.Agent(
         conf,
         transport,
-        lambda member: servicegroup.make_driver(conf, member),
-        servicegroup.beat_interval(conf),
+        lambda member: factory.make_driver(conf, member),
+        factory.beat_interval(conf.report_interval, url.member_timeout),
     )
     try:
         return daemon.Process([[part]], conf.graceful_shutdown_timeout).run()

@@ -6,8 +6,6 @@ Version history:
 
 from typing import Any
 
-import oslo_messaging
-
 from musterbook import errors
 from musterbook import rpc
 from musterbook.context import RequestContext
@@ -24,12 +22,12 @@ class ComputeAPI:
     :param timeout: seconds an answer may take
     """
 
-    def __init__(self, transport: oslo_messaging.RPCTransport, timeout: float) -> None:
+    def __init__(self, transport: rpc.Transport, timeout: float) -> None:
         self._client = rpc.Client(
             transport,
             TOPIC,
             VERSION,
-            base.ObjectSerializer(),
+            rpc.ContextSerializer(base.ObjectSerializer()),
             unavailable=_unavailable,
             timeout=timeout,
         )

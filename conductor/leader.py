@@ -18,6 +18,8 @@ from conductor import pings
 from conductor.db import liveness
 from musterbook import errors
 from musterbook.servicegroup import driver as group_driver
+from musterbook.servicegroup import freeze as freeze_rules
+from musterbook.servicegroup import roster
 from musterbook.servicegroup import verdict
 from objects import service as service_obj
 
@@ -72,8 +74,8 @@ class Leader:
         self._term: int | None = None
         self._lease_due = 0.0
         self._lease_until = 0.0
-        self._watch = verdict.Watch(policy)
-        self._freezes: Mapping[str, verdict.Freeze] | None = None
+        self._watch = roster.Watch(policy)
+        self._freezes: Mapping[str, freeze_rules.Freeze] | None = None
         self._failing: str | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leader")
@@ -141,7 +143,7 @@ class Leader:
         if term is not None:
             LOG.info("Leading with term %s", term)
             # What an earlier leadership saw is stale: begin with a first look.
-            self._watch = verdict.Watch(self._policy)
+            self._watch = roster.Watch(self._policy)
             self._freezes = None
             self._pinger.forget()
         elif self._term is not None:
@@ -200,7 +202,7 @@ class Leader:
     def _write(
         self,
         rows: Mapping[str, liveness.GrantedRow],
-        decision: verdict.Decision,
+        decision: roster.Decision,
     ) -> None:
         transitions = [
             _transition(rows[host], new)
@@ -270,7 +272,7 @@ def _transition(row: liveness.GrantedRow, new: verdict.Verdict) -> liveness.Tran
 
 def _log(
     transitions: list[liveness.Transition],
-    freezes: Mapping[str, verdict.Freeze] | None,
+    freezes: Mapping[str, freeze_rules.Freeze] | None,
 ) -> None:
     for item in transitions:
         level = logging.INFO if item.state == verdict.State.UP else logging.WARNING

@@ -6,7 +6,6 @@ import uuid as uuidlib
 
 from oslo_config import cfg
 from oslo_log import log as logging
-import oslo_messaging
 
 from compute_agent import rpcapi as compute_rpcapi
 from conductor import grants
@@ -24,7 +23,7 @@ from musterbook import daemon
 from musterbook import errors
 from musterbook import logs
 from musterbook import rpc
-from musterbook import servicegroup
+from musterbook.servicegroup import factory
 from musterbook.servicegroup import verdict
 from objects import base
 from objects import store
@@ -75,13 +74,14 @@ class LeaderPart(daemon.Part):
 
 
 def build(
-    conf: cfg.ConfigOpts, transport: oslo_messaging.RPCTransport, owner: str
+    conf: cfg.ConfigOpts, transport: rpc.Transport, owner: str
 ) -> list[daemon.Part]:
     """Bind the store and build the parts of one conductor process.
 
     :param owner: holds the leader's lease, unique among living processes
     :raises DatabaseShape: the database isn't one this code can work with
     """
+    group_url = factory.check(conf)
     engine = db_engine.make_engine(conf)
     migration.check_current(engine)
     store.bind(db_store.DatabaseStore(engine))
@@ -93,16 +93,16 @@ def build(
         rpcapi.TOPIC,
         conf.host,
         [manager.ConductorManager(granter, records)],
-        base.ObjectSerializer(),
+        rpc.ContextSerializer(base.ObjectSerializer()),
     )
     pinger = pings.Pinger(
         _incarnation_of(agents), _rejoin(agents), conf.conductor.ping_workers
     )
     standing = leader.Leader(
         records,
-        lambda: servicegroup.make_driver(conf, f"reader-{owner}"),
+        lambda: factory.make_driver(conf, f"reader-{owner}"),
         pinger,
-        verdict.Policy.from_conf(conf, servicegroup.member_timeout(conf)),
+        verdict.Policy.from_conf(conf, group_url.member_timeout),
         leader.Timing(conf.conductor.poll_interval, conf.conductor.lease_interval),
         owner,
     )
@@ -145,7 +145,6 @@ def run(argv: list[str]) -> int:
     """Load the configuration, build the parts, run them; return the exit code."""
     conf = conf_module.load(argv, PROG, prepare=PREPARE)
     logs.setup(conf)
-    servicegroup.check(conf)
     transport = rpc.make_transport(conf)
     try:
         parts = build(conf, transport, f"{conf.host}/{uuidlib.uuid4()}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import oslo_messaging
+from oslo_versionedobjects import base as ovo_base
 
 from musterbook import errors
 from musterbook import rpc
@@ -20,7 +20,7 @@ TOPIC = "conductor"
 VERSION = "1.0"
 
 
-class ConductorAPI:
+class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
     """Calls to any conductor; thread-safe.
 
     Also the carrier of remotable methods (``MusterObject.indirection_api``). Every
@@ -30,12 +30,12 @@ class ConductorAPI:
     :param timeout: seconds an answer may take
     """
 
-    def __init__(self, transport: oslo_messaging.RPCTransport, timeout: float) -> None:
+    def __init__(self, transport: rpc.Transport, timeout: float) -> None:
         self._client = rpc.Client(
             transport,
             TOPIC,
             VERSION,
-            base.ObjectSerializer(),
+            rpc.ContextSerializer(base.ObjectSerializer()),
             unavailable=_unavailable,
             timeout=timeout,
         )
@@ -45,7 +45,7 @@ class ConductorAPI:
     def object_action(
         self,
         context: RequestContext,
-        objinst: base.MusterObject,
+        objinst: Any,  # a base.MusterObject; the library's signature is wider
         objmethod: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],

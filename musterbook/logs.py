@@ -31,4 +31,3 @@ def register_options(conf: cfg.ConfigOpts) -> None:
 def setup(conf: cfg.ConfigOpts) -> None:
     """Log as configured, as a rule to stderr."""
     logging.setup(conf, "musterbook")
-    logging.captureWarnings(False)

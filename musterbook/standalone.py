@@ -14,7 +14,6 @@ import threading
 import fasteners
 from oslo_config import cfg
 from oslo_log import log as logging
-import oslo_messaging
 import platformdirs
 from rich import console as rich_console
 from rich import live as rich_live
@@ -31,7 +30,7 @@ from musterbook import errors
 from musterbook import fleetview
 from musterbook import logs
 from musterbook import rpc
-from musterbook import servicegroup
+from musterbook.servicegroup import factory
 from objects import base
 
 LOG = logging.getLogger(__name__)
@@ -167,9 +166,7 @@ def _owned(state: pathlib.Path) -> Iterator[None]:
         lock.release()
 
 
-def _parts(
-    conf: cfg.ConfigOpts, transport: oslo_messaging.RPCTransport
-) -> list[list[daemon.Part]]:
+def _parts(conf: cfg.ConfigOpts, transport: rpc.Transport) -> list[list[daemon.Part]]:
     # The directory is ours alone: what an earlier process left in the group is
     # stale, and its lease may be taken on at once under the same name.
     shutil.rmtree(_state_dir(conf) / "groups", ignore_errors=True)
@@ -179,8 +176,8 @@ def _parts(
     one_agent = agent.Agent(
         conf,
         transport,
-        lambda member: servicegroup.make_driver(conf, member),
-        servicegroup.beat_interval(conf),
+        lambda member: factory.make_driver(conf, member),
+        factory.beat_interval(conf.report_interval, factory.check(conf).member_timeout),
     )
     return [conductor, [one_agent], [View(conductor_api, rich_console.Console())]]
 
@@ -197,7 +194,6 @@ def run(argv: list[str]) -> int:
     )
     with _owned(_state_dir(conf)):
         logs.setup(conf)
-        servicegroup.check(conf)
         engine = db_engine.make_engine(conf)
         migration.sync(engine)
         engine.dispose()

@@ -12,6 +12,7 @@ from musterbook.rpc.server import exposed
 from musterbook.rpc.server import Server
 from musterbook.rpc.transport import make_transport
 from musterbook.rpc.transport import OPTS
+from musterbook.rpc.transport import register_options
 from musterbook.rpc.transport import Transport
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "Transport",
     "exposed",
     "make_transport",
+    "register_options",
 ]

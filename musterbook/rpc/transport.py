@@ -77,6 +77,12 @@ class Transport(oslo_transport.RPCTransport):  # type: ignore[misc]  # untyped b
             raise
 
 
+def register_options(conf: cfg.ConfigOpts) -> None:
+    """Register what oslo.messaging reads; doing it twice is harmless."""
+    for group, options in OPTS:
+        conf.register_opts(options, group=group)
+
+
 def make_transport(conf: cfg.ConfigOpts) -> Transport:
     """Return a transport for the option transport_url; nothing is connected yet.
 
@@ -87,8 +93,7 @@ def make_transport(conf: cfg.ConfigOpts) -> Transport:
     :raises ConfigurationError: for a URL that can't be used; says why and shows
         nothing of it
     """
-    for group, options in OPTS:
-        conf.register_opts(options, group=group)
+    register_options(conf)
     reason = fault(conf.transport_url)
     transport = None
     if reason is None:
