@@ -49,7 +49,7 @@ _DEFAULTS: dict[str, object] = {
 class FakeInventory(source.InventorySource):
     """Reports the nodes of the file that ``[inventory_fake]file`` names.
 
-    :raises ConfigurationError: when the option is missing
+    :raises ConfigurationError: when the option is missing or my_ip is wrong
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -59,7 +59,7 @@ class FakeInventory(source.InventorySource):
                 option=OPTION, reason="is needed by the inventory source 'fake'"
             )
         self._path = pathlib.Path(conf.inventory_fake.file)
-        self._my_ip: str | None = conf.my_ip
+        self._my_ip = source.my_ip(conf)
         self._closed = threading.Event()
 
     def read(self) -> Mapping[str, source.NodeInventory]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from collections.abc import Mapping
-import ipaddress
 import pathlib
 import platform
 import re
@@ -63,7 +62,7 @@ class HostInventory(source.InventorySource):
     ) -> None:
         super().__init__(conf)
         self._name: str = conf.host
-        self._my_ip = _check_ip(conf.my_ip)
+        self._my_ip = source.my_ip(conf)
         self._disk_path = pathlib.Path(conf.inventory_host.disk_path or conf.state_path)
         self._root = root
         self._machine = machine or platform.machine()
@@ -159,17 +158,6 @@ def _numa_topology(cells: list[memory.Cell], cpus: frozenset[int]) -> str | None
     ]
     usable = [cell for cell in usable if cell["cpus"] or cell["memory_mb"]]
     return source.canonical({"cells": usable}) if usable else None
-
-
-def _check_ip(text: str | None) -> str | None:
-    if text is None:
-        return None
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        raise errors.ConfigurationError(
-            option="my_ip", reason=f"{text!a} is not an IP address"
-        ) from None
 
 
 def _unavailable(reason: str) -> errors.InventoryUnavailable:

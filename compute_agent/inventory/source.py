@@ -78,8 +78,8 @@ class NodeInventory:
         _check_json("supported_instances", self.supported_instances, list)
         if self.numa_topology is not None:
             _check_json("numa_topology", self.numa_topology, dict)
-        if self.host_ip is not None:
-            _check_address("host_ip", self.host_ip)
+        if not (self.host_ip is None or _is_address(self.host_ip)):
+            raise errors.InvalidInput(field="host_ip", reason="is not an IP address")
         if self.boot_id is not None:
             _check_text("boot_id", self.boot_id)
 
@@ -143,6 +143,19 @@ def load(conf: cfg.ConfigOpts) -> InventorySource:
             option=OPTION, reason=f"source {name!a} isn't an InventorySource"
         )
     return found(conf)
+
+
+def my_ip(conf: cfg.ConfigOpts) -> str | None:
+    """Return the option my_ip, None when it is left out.
+
+    :raises ConfigurationError: when it isn't an IP address
+    """
+    text: str | None = conf.my_ip
+    if text is not None and not _is_address(text):
+        raise errors.ConfigurationError(
+            option="my_ip", reason=f"{text!a} is not an IP address"
+        )
+    return text
 
 
 def check(nodes: object) -> dict[str, NodeInventory]:
@@ -212,10 +225,9 @@ def _check_json(field: str, value: object, shape: type) -> None:
         raise errors.InvalidInput(field=field, reason=f"is not the JSON of {kind}")
 
 
-def _check_address(field: str, value: object) -> None:
+def _is_address(value: object) -> bool:
+    """Tell whether it is an address that other hosts understand (no zone)."""
     try:
-        fits = isinstance(value, str) and "%" not in str(ipaddress.ip_address(value))
+        return isinstance(value, str) and "%" not in str(ipaddress.ip_address(value))
     except ValueError:
-        fits = False
-    if not fits:
-        raise errors.InvalidInput(field=field, reason="is not an IP address")
+        return False

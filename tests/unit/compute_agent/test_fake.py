@@ -1,0 +1,193 @@
+import json
+import os
+import pathlib
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from compute_agent.inventory import fake
+from musterbook import errors
+from tests.unit.compute_agent import trees
+
+NODE = {"vcpus": 8, "memory_mb": 16384, "local_gb": 200}
+
+
+class File:
+    """The source's file, and a source that reads it."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self.write({"nodes": {"node-a": NODE}})
+        conf = trees.load_conf(inventory_fake__file=str(path))
+        self.source = fake.FakeInventory(conf)
+
+    def write(self, content: object) -> None:
+        self.write_text(json.dumps(content))
+
+    def write_text(self, text: str) -> None:
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(text)
+        os.replace(fresh, self.path)
+
+    def refused(self) -> str:
+        with pytest.raises(errors.InventoryUnavailable) as caught:
+            self.source.read()
+        assert "\n" not in caught.value.message
+        return caught.value.message
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> File:
+    return File(tmp_path / "nodes.json")
+
+
+def test_the_least_that_a_node_needs(file: File) -> None:
+    node = file.source.read()["node-a"]
+    assert (node.vcpus, node.memory_mb, node.local_gb) == (8, 16384, 200)
+    assert node.hypervisor_type == "fake"
+    assert file.source.read() == {"node-a": node}
+
+
+def test_every_field(file: File) -> None:
+    fields: dict[str, Any] = {
+        **NODE,
+        "disk_available_least": -3,
+        "hypervisor_type": "QEMU",
+        "hypervisor_version": 8002000,
+        "cpu_info": {"model": "Neoverse-N1", "arch": "aarch64"},
+        "host_ip": "2001:db8::1",
+        "supported_instances": [["aarch64", "kvm", "hvm"]],
+        "numa_topology": {"cells": []},
+        "boot_id": "one",
+    }
+    file.write({"nodes": {"node-a": fields}, "fault": None})
+    node = file.source.read()["node-a"]
+    for name in ("disk_available_least", "hypervisor_type", "host_ip", "boot_id"):
+        assert getattr(node, name) == fields[name]
+    assert node.cpu_info == '{"arch":"aarch64","model":"Neoverse-N1"}'
+    assert node.supported_instances == '[["aarch64","kvm","hvm"]]'
+    assert node.numa_topology == '{"cells":[]}'
+
+
+def test_a_change_shows_at_the_next_reading(file: File) -> None:
+    file.write({"nodes": {f"node-{n}": {**NODE, "vcpus": n} for n in range(300)}})
+    nodes = file.source.read()
+    assert len(nodes) == 300
+    assert nodes["node-299"].vcpus == 299
+    file.write({"nodes": {}})
+    assert file.source.read() == {}
+
+
+def test_the_order_of_keys_changes_nothing(file: File) -> None:
+    one = {"arch": "x", "model": "y"}
+    file.write({"nodes": {"n": {**NODE, "cpu_info": one}}})
+    before = file.source.read()
+    file.write({"nodes": {"n": {**NODE, "cpu_info": dict(reversed(one.items()))}}})
+    assert file.source.read() == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"vcpus": -1}, "node 'n': vcpus: is -1, less than 0"),
+        ({"vcpus": True}, "node 'n': vcpus: is not a whole number"),
+        ({"memory_mb": 1.5}, "node 'n': memory_mb: is not a whole number"),
+        ({"memory_mb": "1"}, "node 'n': memory_mb: is not a whole number"),
+        ({"local_gb": 2**31}, "node 'n': local_gb: is beyond 2147483647"),
+        ({"ram": 1}, "node 'n': 'ram': is unknown"),
+        ({"host_ip": "fe80::1%eth0"}, "node 'n': host_ip: is not an IP address"),
+        ({"cpu_info": "text"}, "node 'n': cpu_info: is not an object"),
+        ({"cpu_info": None}, "node 'n': cpu_info: is not the JSON of an object"),
+        ({"supported_instances": {}}, "node 'n': supported_instances: is not a list"),
+        ({"hypervisor_type": ""}, "node 'n': hypervisor_type: must have 1 to 255"),
+        ({"hypervisor_hostname": "m"}, "node 'n': 'hypervisor_hostname': is unknown"),
+    ],
+)
+def test_a_field_that_cannot_be_used_is_named(
+    file: File, fields: dict[str, object], reason: str
+) -> None:
+    file.write({"nodes": {"n": {**NODE, **fields}}})
+    assert file.refused().startswith(f"inventory source fake: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "is not JSON: Expecting property name"),
+        ("\xff", "is not JSON: "),
+        ("[" * 100000, "is not JSON: "),
+        ("[]", "doesn't hold a JSON object"),
+        ("{}", "nodes: is missing or not an object"),
+        ('{"nodes": {}, "faults": 1}', "'faults': is unknown"),
+        ('{"nodes": {"n": 1}}', "node 'n': is not an object"),
+        ('{"nodes": {"n": {"vcpus": 1}}}', "node 'n': memory_mb: is missing"),
+        ('{"nodes": {"n": {}, "n": {}}}', "'n' is there twice"),
+        ('{"nodes": {}, "fault": "slow:-1"}', "fault: is not one of null, slow:"),
+        ('{"nodes": {}, "fault": "slow:nan"}', "fault: is not one of null, slow:"),
+        ('{"nodes": {}, "fault": ["raise"]}', "fault: is not one of null, slow:"),
+    ],
+)
+def test_a_file_that_cannot_be_used(file: File, text: str, reason: str) -> None:
+    file.path.write_text(text, encoding="latin-1")
+    assert reason in file.refused()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "n" * 256, "größe", ".."])
+def test_a_bad_node_name(file: File, name: str) -> None:
+    file.write({"nodes": {name: NODE}})
+    assert "hypervisor_hostname: " in file.refused()
+
+
+def test_names_that_differ_in_case_only(file: File) -> None:
+    file.write({"nodes": {"n": NODE, "N": NODE}})
+    assert "node N: has the same name as node n" in file.refused()
+
+
+def test_a_missing_file(file: File) -> None:
+    file.path.unlink()
+    assert f"can't read {file.path}: No such file" in file.refused()
+
+
+def test_a_missing_option() -> None:
+    with pytest.raises(errors.ConfigurationError, match=r"\[inventory_fake\]file"):
+        fake.FakeInventory(trees.load_conf())
+
+
+def test_raise_is_not_an_error_of_ours(file: File) -> None:
+    file.write({"nodes": {}, "fault": "raise"})
+    with pytest.raises(RuntimeError):
+        file.source.read()
+
+
+def test_not_ready(file: File) -> None:
+    file.write({"nodes": {}, "fault": "not-ready"})
+    assert "is not ready" in file.refused()
+
+
+def test_slow(file: File) -> None:
+    file.write({"nodes": {"n": NODE}, "fault": "slow:0.2"})
+    began = time.monotonic()
+    assert list(file.source.read()) == ["n"]
+    assert time.monotonic() - began >= 0.2
+
+
+def test_block_ends_with_the_file(file: File) -> None:
+    file.write({"nodes": {}, "fault": "block"})
+    answers: list[object] = []
+    thread = threading.Thread(target=lambda: answers.append(file.source.read()))
+    thread.start()
+    thread.join(5 * fake.POLL_SECONDS)
+    assert thread.is_alive()
+    file.write({"nodes": {"n": NODE}})
+    thread.join(30)
+    assert not thread.is_alive()
+    assert answers == [file.source.read()]
+
+
+@pytest.mark.parametrize("fault", ["block", "slow:3600"])
+def test_close_ends_what_waits(file: File, fault: str) -> None:
+    file.write({"nodes": {}, "fault": fault})
+    threading.Timer(0.05, file.source.close).start()
+    assert "was closed" in file.refused()
