@@ -1,0 +1,131 @@
+"""Fixtures that hand out places on real servers; see tests.keeper."""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import pathlib
+import shutil
+from typing import Any
+from typing import cast
+from typing import TypeVar
+
+import pytest
+
+from tests import keeper
+from tests import process
+
+_KEEPER = pytest.StashKey[keeper.Keeper]()
+_S = TypeVar("_S", bound=process.Server)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the servers of the run, unless this is a worker of pytest-xdist."""
+    if not hasattr(config, "workerinput"):
+        process.raise_file_limit()
+        config.stash[_KEEPER] = keeper.Keeper()
+        config.stash[_KEEPER].start()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a new worker of pytest-xdist where the keeper is."""
+    node.workerinput["keeper"] = str(node.config.stash[_KEEPER].address)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the servers; pytest calls this after failures and Ctrl-C as well."""
+    if _KEEPER in config.stash:
+        config.stash[_KEEPER].stop()
+
+
+@contextlib.contextmanager
+def missing_server_skips() -> Iterator[None]:
+    """Turn a missing program into a skip; in CI, which installs it, a failure."""
+    try:
+        yield
+    except process.ServerMissing as exc:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{exc}; .ci/run should have installed it", pytrace=False)
+        pytest.skip(str(exc))
+
+
+@pytest.fixture(scope="session")
+def keeper_address(pytestconfig: pytest.Config) -> pathlib.Path:
+    """Return where the keeper of the run listens."""
+    if _KEEPER in pytestconfig.stash:
+        return pytestconfig.stash[_KEEPER].address
+    return pathlib.Path(cast("Any", pytestconfig).workerinput["keeper"])
+
+
+@contextlib.contextmanager
+def leased(address: pathlib.Path, kind: str) -> Iterator[str]:
+    """Give the URL of a place on the run's shared server of a kind."""
+    with missing_server_skips():
+        lease = keeper.Lease(address, kind)
+    try:
+        yield lease.url
+    finally:
+        lease.release()
+
+
+@pytest.fixture
+def mariadb_url(keeper_address: pathlib.Path) -> Iterator[str]:
+    """Give a new empty MariaDB database (utf8mb4): mysql+pymysql://..."""
+    with leased(keeper_address, "mariadb") as url:
+        yield url
+
+
+@pytest.fixture
+def postgresql_url(keeper_address: pathlib.Path) -> Iterator[str]:
+    """Give a new empty PostgreSQL database: postgresql+psycopg2://..."""
+    with leased(keeper_address, "postgresql") as url:
+        yield url
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: pathlib.Path) -> str:
+    """Return the URL of a SQLite file that doesn't exist yet."""
+    return f"sqlite:///{tmp_path / 'musterbook.sqlite'}"
+
+
+@pytest.fixture(params=["sqlite", "mariadb", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Run the test once on an empty database of each kind."""
+    return cast("str", request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def redis_url(keeper_address: pathlib.Path) -> Iterator[str]:
+    """Give an empty logical database: redis://127.0.0.1:PORT?db=N.
+
+    tooz takes the number only as an option; a test adds others with "&".
+    """
+    with leased(keeper_address, "redis") as url:
+        yield url
+
+
+@pytest.fixture
+def rabbit_url(keeper_address: pathlib.Path) -> Iterator[str]:
+    """Give a virtual host that no other test uses: rabbit://..."""
+    with leased(keeper_address, "rabbitmq") as url:
+        yield url
+
+
+@pytest.fixture
+def own_server() -> Iterator[process.Starter]:
+    """Give a function that starts a server for this test alone.
+
+    The test may kill, freeze, empty or restart it.
+    """
+    with contextlib.ExitStack() as cleanup:
+
+        def start(kind: type[_S], **options: Any) -> _S:
+            folder = process.make_folder()
+            cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+            server = kind(folder, **options)
+            cleanup.callback(server.close)
+            with missing_server_skips():
+                server.start()
+            return server
+
+        yield start
