@@ -20,6 +20,7 @@ from types import FrameType
 
 from oslo_config import cfg
 from oslo_log import log as logging
+from oslo_service import backend
 from oslo_service import service
 from oslo_service import systemd
 
@@ -83,6 +84,7 @@ class Process:
         0 after SIGTERM or SIGINT, 1 when a part failed. Does not return when a part
         outlives the stop: then the process ends here, with the same code.
         """
+        _check_threading()
         self._wake_writer.setblocking(False)
         with _signals_to(self._wake_writer):
             starter = threading.Thread(target=self._start, name="starter")
@@ -197,6 +199,13 @@ def complain(what: errors.MusterbookError | str) -> None:
     name = os.path.basename(sys.argv[0]) or "musterbook"
     sys.stderr.write(f"{name}: {' '.join(text.split())}\n")
     sys.stderr.flush()
+
+
+def _check_threading() -> None:
+    """Refuse to run on green threads: something loaded oslo.messaging before us."""
+    chosen = backend.get_backend_type()
+    if chosen is not backend.BackendType.THREADING:
+        raise RuntimeError(f"oslo.service runs on {chosen}, not on native threads")
 
 
 def _stop_part(part: Part) -> None:
