@@ -136,7 +136,7 @@ def test_what_may_be_called() -> None:
         ("ComputeNode", None),
         ("ComputeNode", ["save"]),
         ("ComputeNode", "save\0"),
-        ("ComputeNode", "ｓａｖｅ"),
+        ("ComputeNode", "\uff53\uff41\uff56\uff45"),
         ("MusterObject", "save"),
         ("VersionedObject", "save"),
         ("", "save"),

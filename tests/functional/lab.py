@@ -1,0 +1,207 @@
+"""Real processes of ours on real servers, for the functional tests."""
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from oslo_config import cfg
+
+from conductor import rpcapi as conductor_rpcapi
+from musterbook import context
+from musterbook import errors
+from musterbook import rpc
+from tests import util
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+#: The times of the tests' fleets, in seconds: everything as in production, faster.
+REPORT_INTERVAL = 0.5
+MEMBER_TIMEOUT = 2
+SERVICE_DOWN_TIME = 6.0
+POLL_INTERVAL = 0.25
+UPDATE_RESOURCES_INTERVAL = 1.0
+
+
+class Process:
+    """One command of ours, with its output in files.
+
+    :param command: module and arguments, run by this Python
+    """
+
+    def __init__(self, folder: pathlib.Path, name: str, *command: str) -> None:
+        self.out = folder / f"{name}.out"
+        self.err = folder / f"{name}.err"
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"}
+        environment["PYTHONUNBUFFERED"] = "1"
+        with self.out.open("ab") as out, self.err.open("ab") as err:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=ROOT,
+                env=environment,
+            )
+
+    def output(self) -> str:
+        """Return what was written to stdout so far."""
+        return self.out.read_text(encoding="utf-8", errors="replace")
+
+    def errors(self) -> str:
+        """Return what was written to stderr so far; daemons log there."""
+        return self.err.read_text(encoding="utf-8", errors="replace")
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.popen.send_signal(number)
+
+    def wait(self, seconds: float = 30.0) -> int:
+        """Return the exit code."""
+        return self.popen.wait(seconds)
+
+    def stop(self) -> int:
+        """End it politely and return the exit code."""
+        self.send(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it at once, if it still runs."""
+        self.popen.kill()
+        self.popen.wait(30)
+
+
+class Lab:
+    """A fleet's servers and processes.
+
+    :param folder: for configuration and output
+    """
+
+    def __init__(
+        self, folder: pathlib.Path, rabbit: str, group: str, database: str
+    ) -> None:
+        self.folder = folder
+        self.rabbit = rabbit
+        joiner = "&" if "?" in group else "?"
+        self.group = f"{group}{joiner}timeout={MEMBER_TIMEOUT}"
+        self.database = database
+        self.processes: list[Process] = []
+        self.transport = rpc.make_transport(_conf(rabbit))
+        self.conductor = conductor_rpcapi.ConductorAPI(self.transport, 5.0)
+
+    def sync(self) -> None:
+        """Make the schema, with the real command."""
+        config = self.config("manage", {})
+        made = self.run("conductor.manage", "--config-file", config, "db", "sync")
+        assert made.wait(60) == 0, made.errors()
+
+    def config(self, name: str, more: Mapping[str, Any]) -> str:
+        """Write a configuration file and return its path."""
+        values = {
+            "transport_url": self.rabbit,
+            "servicegroup_tooz_url": self.group,
+            "report_interval": REPORT_INTERVAL,
+            "service_down_time": SERVICE_DOWN_TIME,
+            "update_resources_interval": UPDATE_RESOURCES_INTERVAL,
+            "rpc_response_timeout": 5,
+            "state_path": self.folder,
+            "graceful_shutdown_timeout": 10,
+            **more,
+        }
+        lines = ["[DEFAULT]", *(f"{k} = {v}" for k, v in values.items())]
+        lines += ["[database]", f"connection = {self.database}"]
+        lines += ["[conductor]", f"poll_interval = {POLL_INTERVAL}"]
+        lines += ["ping_timeout = 1", "lease_interval = 0.5"]
+        lines += ["[inventory]", "source = fake", "timeout = 5"]
+        lines += ["[inventory_fake]", f"file = {self.folder / name}.json"]
+        path = self.folder / f"{name}.conf"
+        path.write_text("\n".join(lines).replace("%", "%%") + "\n", encoding="utf-8")
+        return str(path)
+
+    def run(self, module: str, *arguments: str, name: str = "") -> Process:
+        """Start a command of ours."""
+        made = Process(
+            self.folder, name or module.rpartition(".")[2], module, *arguments
+        )
+        self.processes.append(made)
+        return made
+
+    def start_conductor(self, name: str = "c1") -> Process:
+        """Start a conductor."""
+        config = self.config(name, {"host": name})
+        return self.run("conductor.main", "--config-file", config, name=name)
+
+    def start_agent(
+        self, host: str, nodes: Mapping[str, Any] | None = None, file: str = ""
+    ) -> Process:
+        """Start an agent of a host; as a rule with one node of its name."""
+        name = file or host
+        self.write_nodes(name, nodes or {host: NODE})
+        config = self.config(name, {"host": host})
+        return self.run("compute_agent.main", "--config-file", config, name=name)
+
+    def write_nodes(self, name: str, nodes: Mapping[str, Any], **more: Any) -> None:
+        """Say what the fake source of an agent reports from now on."""
+        path = self.folder / f"{name}.json"
+        path.with_suffix(".new").write_text(json.dumps({"nodes": nodes, **more}))
+        path.with_suffix(".new").replace(path)
+
+    def fleet(self) -> dict[str, dict[str, Any]]:
+        """Return the fleet's rows by node name; empty while no conductor answers."""
+        try:
+            answer = self.conductor.get_fleet(context.service_context())
+        except errors.ConductorUnavailable:
+            return {}
+        columns = answer["columns"]
+        rows = [
+            dict(zip(columns, row, strict=True))
+            for row in zip(*columns.values(), strict=True)
+        ]
+        return {row["hypervisor_hostname"]: row for row in rows}
+
+    def wait_state(self, node: str, *states: str, timeout: float = 30.0) -> float:
+        """Wait until a node is in one of the states; return the monotonic time."""
+        util.wait_until(
+            lambda: self.fleet().get(node, {}).get("state") in states,
+            timeout,
+            f"{node} {' or '.join(states)}",
+        )
+        return time.monotonic()
+
+    def close(self) -> None:
+        """End everything."""
+        for process in self.processes:
+            process.kill()
+        self.transport.cleanup()
+
+
+#: What the labs' nodes have, if nothing else is said.
+NODE = {"vcpus": 8, "memory_mb": 16384, "local_gb": 200}
+
+
+def _conf(url: str) -> cfg.ConfigOpts:
+    conf = cfg.ConfigOpts()
+    rpc.register_options(conf)
+    conf([], default_config_files=[])
+    conf.set_override("transport_url", url)
+    return conf
+
+
+@contextlib.contextmanager
+def opened(lab: Lab) -> Iterator[Lab]:
+    """Close the lab at the end; show what the processes said if the test failed."""
+    try:
+        yield lab
+    except BaseException:
+        for process in lab.processes:
+            print(f"--- {process.err.name}\n{process.errors()[-4000:]}")
+        raise
+    finally:
+        lab.close()
