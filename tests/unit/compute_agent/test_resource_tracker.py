@@ -1,0 +1,240 @@
+"""The tracker's shell: what it saves, when, and what a failure leaves behind."""
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+from oslo_config import cfg
+import pytest
+
+from compute_agent import core
+from compute_agent import resource_tracker
+from compute_agent.inventory import bounded
+from compute_agent.inventory import source
+from musterbook import conf as conf_module
+from musterbook import context
+from musterbook import errors
+from objects import store
+
+
+class Book:
+    """A store of nodes in memory, whose writes can be made to fail."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], dict[str, Any]] = {}
+        self.calls: list[str] = []
+        self.fail: Exception | None = None
+        self.lose_race = False
+
+    def compute_node_get_by_host_and_nodename(
+        self, host: str, nodename: str
+    ) -> Mapping[str, Any]:
+        self.calls.append("get")
+        try:
+            return dict(self.rows[host, nodename])
+        except KeyError:
+            raise errors.ComputeNodeNotFound(what=f"{host}/{nodename}") from None
+
+    def compute_node_create(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.calls.append("create")
+        if self.fail is not None:
+            raise self.fail
+        key = (values["host"], values["hypervisor_hostname"])
+        row = {"id": len(self.rows) + 1, "inventory_generation": 0, **values}
+        if self.lose_race:
+            self.rows[key] = row
+        if key in self.rows:
+            raise errors.ComputeNodeExists(host=key[0], hypervisor_hostname=key[1])
+        self.rows[key] = row
+        return dict(row)
+
+    def compute_node_update(
+        self, node_id: int, values: Mapping[str, Any], generation: int | None
+    ) -> Mapping[str, Any]:
+        self.calls.append("update")
+        if self.fail is not None:
+            raise self.fail
+        row = next(row for row in self.rows.values() if row["id"] == node_id)
+        if generation != row["inventory_generation"]:
+            raise errors.InventoryChanged(
+                what="node", expected=generation, found=row["inventory_generation"]
+            )
+        row.update(values, inventory_generation=generation + 1)
+        return {"inventory_generation": generation + 1}
+
+
+class Source(source.InventorySource):
+    """A source that says what the test says."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        self.nodes: dict[str, source.NodeInventory] = {}
+        self.fail: Exception | None = None
+
+    def read(self) -> Mapping[str, source.NodeInventory]:
+        if self.fail is not None:
+            raise self.fail
+        return dict(self.nodes)
+
+
+def node(name: str, **values: Any) -> source.NodeInventory:
+    filled: dict[str, Any] = {
+        "hypervisor_hostname": name,
+        "vcpus": 8,
+        "memory_mb": 16384,
+        "local_gb": 200,
+        "disk_available_least": None,
+        "hypervisor_type": "fake",
+        "hypervisor_version": 1,
+        "cpu_info": "{}",
+        "host_ip": None,
+        "supported_instances": "[]",
+        "numa_topology": None,
+        "boot_id": None,
+        **values,
+    }
+    return source.NodeInventory(**filled)
+
+
+@pytest.fixture
+def book(monkeypatch: pytest.MonkeyPatch) -> Book:
+    made = Book()
+    monkeypatch.setattr(store, "_bound", [made])
+    return made
+
+
+@pytest.fixture
+def machine() -> Source:
+    conf = conf_module.load([], "test", config_files=[])
+    return Source(conf)
+
+
+@pytest.fixture
+def tracker(machine: Source) -> Iterator[resource_tracker.ResourceTracker]:
+    reader = bounded.BoundedReader(machine, 5.0, "test")
+    yield resource_tracker.ResourceTracker(
+        "web1", reader, core.Policy.from_conf(machine.conf), context.service_context()
+    )
+    reader.close()
+
+
+def test_first_audit_creates(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    machine.nodes = {"n1": node("n1"), "n2": node("n2", vcpus=2)}
+    assert tracker.audit().created == ("n1", "n2")
+    row = book.rows["web1", "n2"]
+    assert (row["vcpus"], row["reserved_memory_mb"]) == (2, 512)
+    assert row["cpu_allocation_ratio"] == 4.0
+
+
+def test_nothing_changed_asks_nothing(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    machine.nodes = {"n1": node("n1")}
+    tracker.audit()
+    book.calls.clear()
+    assert tracker.audit().unchanged == ("n1",)
+    assert book.calls == []
+
+
+def test_a_change_is_saved_once_and_alone(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    machine.nodes = {"n1": node("n1")}
+    tracker.audit()
+    before = dict(book.rows["web1", "n1"])
+    machine.nodes = {"n1": node("n1", memory_mb=32768)}
+    assert tracker.audit().saved == ("n1",)
+    assert tracker.audit().unchanged == ("n1",)
+    after = book.rows["web1", "n1"]
+    assert {k for k in after if after[k] != before[k]} == {
+        "memory_mb",
+        "inventory_generation",
+    }
+
+
+def test_a_failed_save_is_not_remembered_as_done(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    machine.nodes = {"n1": node("n1")}
+    tracker.audit()
+    machine.nodes = {"n1": node("n1", vcpus=16)}
+    book.fail = errors.DatabaseBusy(reason="test")
+    ((name, reason),) = tracker.audit().failed
+    assert name == "n1"
+    assert "try again" in reason
+    book.fail = None
+    assert tracker.audit().saved == ("n1",)
+    assert book.rows["web1", "n1"]["vcpus"] == 16
+
+
+def test_a_failed_create_is_not_remembered_as_done(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    machine.nodes = {"n1": node("n1")}
+    book.fail = errors.ConductorUnavailable(method="object_action", seconds=5)
+    assert [name for name, _ in tracker.audit().failed] == ["n1"]
+    book.fail = None
+    assert tracker.audit().created == ("n1",)
+
+
+def test_an_unforeseen_failure_of_one_node_spares_the_other(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    machine.nodes = {"n1": node("n1"), "n2": node("n2")}
+    tracker.audit()
+    machine.nodes = {"n1": node("n1", vcpus=1), "n2": node("n2", vcpus=1)}
+    del book.rows["web1", "n1"]  # the update doesn't find it and stumbles
+    result = tracker.audit()
+    assert [name for name, _ in result.failed] == ["n1"]
+    assert result.saved == ("n2",)
+    assert tracker.audit().created == ("n1",)
+
+
+def test_a_save_on_an_old_generation_is_decided_anew(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    machine.nodes = {"n1": node("n1")}
+    tracker.audit()
+    book.rows["web1", "n1"].update(inventory_generation=7, vcpus=99)
+    machine.nodes = {"n1": node("n1", vcpus=16)}
+    assert [name for name, _ in tracker.audit().failed] == ["n1"]
+    assert tracker.audit().saved == ("n1",)
+    assert book.rows["web1", "n1"]["vcpus"] == 16
+
+
+def test_a_lost_race_to_create_takes_what_is_there(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    machine.nodes = {"n1": node("n1")}
+    book.lose_race = True
+    assert tracker.audit().failed == ()
+    book.lose_race = False
+    book.calls.clear()
+    assert tracker.audit().unchanged == ("n1",)
+    assert book.calls == []
+
+
+def test_a_source_that_is_not_ready_changes_nothing(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    machine.nodes = {"n1": node("n1")}
+    tracker.audit()
+    book.calls.clear()
+    machine.fail = errors.InventoryUnavailable(source="test", reason="is not ready")
+    with pytest.raises(errors.InventoryUnavailable):
+        tracker.audit()
+    assert book.calls == []
+    machine.fail = None
+    assert tracker.audit().unchanged == ("n1",)
+
+
+def test_a_node_that_is_missing_once_is_kept(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    machine.nodes = {"n1": node("n1"), "n2": node("n2")}
+    tracker.audit()
+    machine.nodes = {"n1": node("n1")}
+    tracker.audit()
+    assert set(book.rows) == {("web1", "n1"), ("web1", "n2")}
