@@ -1,0 +1,201 @@
+"""The process runner, as processes that get real signals."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from musterbook import daemon
+from musterbook import errors
+from tests import util
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROLOGUE = """
+import os, sys, threading, time
+from musterbook import daemon, errors
+
+class Part(daemon.Part):
+    def __init__(self, name, start=None, stop=None):
+        self.name, self._start, self._stop = name, start, stop
+    def start(self):
+        print("start", self.name, flush=True)
+        if self._start: self._start()
+    def stop(self):
+        print("stop", self.name, flush=True)
+        if self._stop: self._stop()
+        print("stopped", self.name, flush=True)
+    def reset(self):
+        print("reset", self.name, flush=True)
+
+told = threading.Event()
+"""
+
+
+class Child:
+    """A Python process that runs a Process of parts."""
+
+    def __init__(self, folder: pathlib.Path, body: str) -> None:
+        self.out = folder / "out"
+        script = folder / "child.py"
+        script.write_text(PROLOGUE + textwrap.dedent(body))
+        with self.out.open("wb") as out:
+            self.popen = subprocess.Popen(
+                [sys.executable, str(script)],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                env={"PYTHONPATH": str(ROOT)},
+            )
+
+    def lines(self) -> list[str]:
+        return self.out.read_text().splitlines()
+
+    def wait_line(self, line: str) -> None:
+        util.wait_until(lambda: line in self.lines(), what=line)
+
+    def end(self, number: signal.Signals) -> int:
+        self.popen.send_signal(number)
+        return self.popen.wait(30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stages_start_in_order_and_stop_backwards(
+    tmp_path: pathlib.Path, number: signal.Signals
+) -> None:
+    child = Child(
+        tmp_path,
+        """
+        stages = [[Part("a"), Part("b")], [Part("c")]]
+        sys.exit(daemon.Process(stages, 10).run())
+        """,
+    )
+    child.wait_line("start c")
+    assert child.end(number) == 0
+    lines = child.lines()
+    assert lines[:5] == ["start a", "start b", "start c", "stop c", "stopped c"]
+    assert sorted(lines[5:]) == ["stop a", "stop b", "stopped a", "stopped b"]
+
+
+def test_parts_of_a_stage_stop_in_parallel(tmp_path: pathlib.Path) -> None:
+    child = Child(
+        tmp_path,
+        """
+        together = threading.Barrier(2, timeout=20)
+        stages = [[Part("a", stop=together.wait), Part("b", stop=together.wait)]]
+        sys.exit(daemon.Process(stages, 30).run())
+        """,
+    )
+    child.wait_line("start b")
+    assert child.end(signal.SIGTERM) == 0
+    assert {"stopped a", "stopped b"} <= set(child.lines())
+
+
+def test_a_part_that_waits_at_start_can_be_stopped(tmp_path: pathlib.Path) -> None:
+    child = Child(
+        tmp_path,
+        """
+        stages = [[Part("a", start=told.wait, stop=told.set), Part("b")]]
+        sys.exit(daemon.Process(stages, 30).run())
+        """,
+    )
+    child.wait_line("start a")
+    assert child.end(signal.SIGTERM) == 0
+    assert "start b" not in child.lines()
+
+
+def test_a_part_that_never_stops_is_left_behind(tmp_path: pathlib.Path) -> None:
+    child = Child(
+        tmp_path,
+        """
+        stages = [[Part("a", stop=told.wait)]]
+        sys.exit(daemon.Process(stages, 0.5).run())
+        """,
+    )
+    child.wait_line("start a")
+    began = time.monotonic()
+    assert child.end(signal.SIGTERM) == 0
+    assert time.monotonic() - began < 10
+    assert "stopped a" not in child.lines()
+
+
+def test_a_second_signal_changes_nothing(tmp_path: pathlib.Path) -> None:
+    child = Child(
+        tmp_path,
+        """
+        stages = [[Part("a", stop=lambda: time.sleep(1))]]
+        sys.exit(daemon.Process(stages, 30).run())
+        """,
+    )
+    child.wait_line("start a")
+    child.popen.send_signal(signal.SIGTERM)
+    child.wait_line("stop a")
+    child.popen.send_signal(signal.SIGINT)
+    assert child.end(signal.SIGTERM) == 0
+    assert child.lines()[-1] == "stopped a"
+
+
+def test_sighup_resets_and_goes_on(tmp_path: pathlib.Path) -> None:
+    child = Child(
+        tmp_path,
+        """
+        sys.exit(daemon.Process([[Part("a")]], 10).run())
+        """,
+    )
+    child.wait_line("start a")
+    child.popen.send_signal(signal.SIGHUP)
+    child.wait_line("reset a")
+    assert child.popen.poll() is None
+    assert child.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (
+            "errors.HostTaken(host='web1', process_uuid='u1')",
+            "child.py: host web1 is served by another living process",
+        ),
+        ("ValueError('with a secret')", "child.py: unexpected ValueError"),
+    ],
+)
+def test_a_start_that_fails_ends_the_process(
+    tmp_path: pathlib.Path, raised: str, said: str
+) -> None:
+    child = Child(
+        tmp_path,
+        f"""
+        def fail():
+            raise {raised}
+        stages = [[Part("a"), Part("b", start=fail), Part("c")]]
+        sys.exit(daemon.Process(stages, 10).run())
+        """,
+    )
+    assert child.popen.wait(30) == 1
+    lines = child.lines()
+    assert "start c" not in lines
+    assert "stopped a" in lines
+    assert [line for line in lines if line.startswith(said)]
+
+
+def test_errors_become_one_line_and_a_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/x/musterbook-test"])
+
+    def senseless(_: list[str]) -> int:
+        raise errors.ConfigurationError(option="workers", reason="is\nnegative")
+
+    def refused(_: list[str]) -> int:
+        raise errors.DatabaseShape(reason="is empty")
+
+    assert daemon.command(senseless) == 2
+    assert daemon.command(refused) == 1
+    assert daemon.command(lambda _: 0) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "musterbook-test: option workers: is negative",
+        "musterbook-test: the database can't be used: is empty",
+    ]
