@@ -145,8 +145,8 @@ def _topology(root: pathlib.Path, cpus: frozenset[int]) -> dict[str, int]:
     for number in sorted(cpus):
         directory = root / _DIRECTORY / f"cpu{number}/topology"
         siblings = kernel.text(directory / "thread_siblings_list") or str(number)
-        # It is -1 where the firmware doesn't say, as on many ARM boards.
-        socket = max(0, kernel.integer(directory / "physical_package_id") or 0)
+        # It is -1 for all of them where the firmware doesn't say, as on ARM boards.
+        socket = kernel.integer(directory / "physical_package_id") or 0
         sockets.setdefault(socket, set()).add(siblings)
         threads[socket, siblings] = threads.get((socket, siblings), 0) + 1
     return {

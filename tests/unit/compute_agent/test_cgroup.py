@@ -93,6 +93,32 @@ def test_v2_container_without_a_namespace(tmp_path: pathlib.Path) -> None:
     assert cgroup.read(root).memory == 3 * GIB
 
 
+def test_a_mount_that_shows_another_group_is_read_at_its_top(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = trees.plant(
+        tmp_path,
+        trees.v2("/docker/xyz", top="/docker/abc"),
+        {f"{V2}/memory.max": f"{GIB}\n"},
+    )
+    assert cgroup.read(root).memory == GIB
+
+
+def test_of_several_mounts_the_one_that_shows_the_own_group(
+    tmp_path: pathlib.Path,
+) -> None:
+    lines = "".join(
+        f"3{n} 23 0:27 {top} {point} rw - cgroup2 cgroup2 rw\n"
+        for n, (top, point) in enumerate([("/b", "/mnt/b"), ("/a", "/mnt/a")])
+    )
+    root = trees.plant(
+        tmp_path,
+        {"proc/self/cgroup": "0::/a/x\n", "proc/self/mountinfo": lines},
+        {"mnt/b/memory.max": f"{GIB}\n", "mnt/a/x/memory.max": f"{2 * GIB}\n"},
+    )
+    assert cgroup.read(root).memory == 2 * GIB
+
+
 def test_v1_nested(tmp_path: pathlib.Path) -> None:
     cpu, cpuset, memory = (
         f"{V2}/{name}/docker/abc" for name in ("cpu,cpuacct", "cpuset", "memory")
