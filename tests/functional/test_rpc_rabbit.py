@@ -1,0 +1,67 @@
+"""RPC over a real RabbitMQ, and what happens without one.
+
+Runs where MUSTERBOOK_TEST_RABBIT_URL names a broker, such as
+rabbit://guest:guest@127.0.0.1:5672/; leaves nothing behind in it.
+"""
+
+import os
+import socket
+import time
+
+import oslo_messaging
+import pytest
+
+from musterbook import context
+from musterbook import errors
+from musterbook import rpc
+from tests import rpc_essentials
+from tests import rpc_lab
+
+URL = os.environ.get("MUSTERBOOK_TEST_RABBIT_URL", "")
+CTXT = context.service_context()
+
+
+@pytest.mark.skipif(not URL, reason="MUSTERBOOK_TEST_RABBIT_URL is not set")
+class TestRabbit(rpc_essentials.RpcEssentials):
+    stops = 5
+
+    @pytest.fixture
+    def url(self) -> str:
+        return URL
+
+    def test_idle_server_stops_soon(self, lab: rpc_lab.Lab) -> None:
+        served = lab.server()
+        time.sleep(6)  # idle for long enough that the original's poll backs off
+        started = time.monotonic()
+        served.stop()
+        assert time.monotonic() - started < 1.5
+
+    def test_wrong_password_is_told_and_not_shown(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("DEBUG")
+        parsed = oslo_messaging.TransportURL.parse(rpc_lab.make_conf(None), URL)
+        for host in parsed.hosts:
+            host.password = "CANARY/@%"
+        with rpc_lab.lab(str(parsed)) as lab:
+            started = time.monotonic()
+            with pytest.raises(errors.ConductorUnavailable) as caught:
+                lab.client().call(CTXT, "echo", value=1)
+            assert time.monotonic() - started < 10
+        assert "CANARY" not in str(caught.value)
+        assert "CANARY" not in caplog.text
+
+
+class TestNoBroker:
+    @pytest.mark.parametrize("kind", ["call", "cast"])
+    def test_is_told_soon(self, kind: str) -> None:
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))  # bound, not listening: refused
+            port = held.getsockname()[1]
+            with rpc_lab.lab(f"rabbit://u:CANARY@127.0.0.1:{port}/") as lab:
+                client: rpc.Client = lab.client(timeout=30)
+                started = time.monotonic()
+                with pytest.raises(errors.ConductorUnavailable) as caught:
+                    getattr(client, kind)(CTXT, "echo", value=1)
+                assert time.monotonic() - started < 10
+        assert "CANARY" not in str(caught.value)
