@@ -1,0 +1,266 @@
+"""Building the engine: from an operator's URL to connections that never hang.
+
+oslo.db brings the guard against connections inherited by fork and its exception
+filters. What the operator got wrong is a ConfigurationError that never shows the
+URL, which holds the password.
+"""
+
+from collections.abc import Sequence
+import os
+import pathlib
+from typing import Any
+
+from oslo_config import cfg
+from oslo_db import options as oslo_options
+from oslo_db.sqlalchemy import engines as oslo_engines
+from oslo_db.sqlalchemy import exc_filters
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy import exc as sa_exc
+from sqlalchemy import pool as sa_pool
+
+from musterbook import errors
+
+OPTION = "[database]connection"
+#: Those of oslo.db's options that are honoured here; the others would do nothing.
+_HONOURED = {
+    "connection",
+    "connection_recycle_time",
+    "max_overflow",
+    "max_pool_size",
+    "mysql_sql_mode",
+    "mysql_wsrep_sync_wait",
+    "pool_timeout",
+    "sqlite_synchronous",
+}
+OPTS: Sequence[cfg.Opt] = [
+    opt for opt in oslo_options.database_opts if opt.dest in _HONOURED
+]
+#: The driver and the extra of ours that installs it, by database. MariaDB is MySQL
+#: here: SQLAlchemy's name of its own would pass oslo.db's exception filters by.
+_DRIVERS = {
+    "mysql": ("mysql+pymysql", "mysql"),
+    "mariadb": ("mysql+pymysql", "mysql"),
+    "postgresql": ("postgresql+psycopg2", "postgresql"),
+    "sqlite": ("sqlite+pysqlite", ""),
+}
+_CONNECT_SECONDS = 5
+_LOCK_SECONDS = 5
+_SQLITE_BUSY_SECONDS = 10
+#: Execution option of a connection that will only read; see retry.read.
+READ_ONLY = "musterbook_read_only"
+
+
+def list_opts() -> list[tuple[str | None, Sequence[cfg.Opt]]]:
+    """Return the options to register, by group."""
+    return [("database", OPTS)]
+
+
+def from_conf(conf: cfg.ConfigOpts, statement_seconds: int = 30) -> sa.Engine:
+    """Return the engine of the configuration; it isn't connected yet.
+
+    :param conf: has the options of list_opts registered
+    :param statement_seconds: see make_engine
+    :raises ConfigurationError: naming the option
+    """
+    values = {}
+    for opt in OPTS:
+        try:
+            values[opt.dest] = conf.database[opt.dest]
+        except (cfg.Error, ValueError):
+            raise errors.ConfigurationError(
+                option=f"[database]{opt.dest}", reason="is not a valid value"
+            ) from None
+    url = values.pop("connection")
+    return make_engine(url, statement_seconds=statement_seconds, **values)
+
+
+def make_engine(
+    url: str | None, *, statement_seconds: int = 30, **options: Any
+) -> sa.Engine:
+    """Return an engine for a database URL; it isn't connected yet.
+
+    :param url: SQLAlchemy's form, ``mysql+pymysql://user:password@host/name``
+    :param statement_seconds: a statement that takes longer fails; 0 waits for ever
+        (migrations)
+    :param options: values of oslo.db's options by name
+    :raises ConfigurationError: never with the URL or a part of it that is secret
+    """
+    parsed = _parse(url)
+    _check_driver(parsed)
+    if parsed.get_backend_name() == "sqlite":
+        _check_file(parsed)
+        engine = _sqlite_engine(parsed, options.get("sqlite_synchronous", True))
+    else:
+        engine = _server_engine(parsed, statement_seconds, options)
+    # The values of a failed statement don't belong into logs.
+    engine.hide_parameters = True
+    return engine
+
+
+def _refused(reason: str) -> errors.ConfigurationError:
+    return errors.ConfigurationError(option=OPTION, reason=reason)
+
+
+def _parse(url: str | None) -> sa.URL:
+    """Return the URL with the driver spelled out."""
+    if not isinstance(url, str) or not url.strip():
+        raise _refused("is not set; for instance sqlite:////var/lib/x/musterbook.db")
+    if any(c.isspace() or not c.isprintable() for c in url):
+        raise _refused("has a space or a control character in it")
+    try:
+        parsed = sa.make_url(url)
+        port = parsed.port
+    except (sa_exc.ArgumentError, ValueError):
+        raise _refused(
+            "is not a database URL (database+driver://user:password@host/name)"
+        ) from None
+    if port is not None and not 0 < port < 65536:
+        raise _refused(f"port {port} is not between 1 and 65535")
+    name, _, driver = parsed.drivername.partition("+")
+    if name not in _DRIVERS:
+        raise _refused("names a database that is not mysql, postgresql or sqlite")
+    full, _ = _DRIVERS[name]
+    if driver and driver != full.partition("+")[2]:
+        raise _refused(f"names a driver that is not supported; use {full}://")
+    if name != "sqlite" and not parsed.database:
+        raise _refused("names no database (the part after the host and a slash)")
+    return parsed.set(drivername=full)
+
+
+def _check_driver(url: sa.URL) -> None:
+    try:
+        url.get_dialect().import_dbapi()
+    except ImportError:
+        extra = _DRIVERS[url.get_backend_name()][1]
+        raise _refused(
+            f"its driver is not installed: pip install 'musterbook[{extra}]'"
+        ) from None
+
+
+def _check_file(url: sa.URL) -> None:
+    if url.database in {None, "", ":memory:"} or url.query:
+        raise _refused("SQLite needs a file, and takes no parameters")
+    path = pathlib.Path(str(url.database))
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise _refused(f"the directory {folder} does not exist")
+    # SQLite writes its journal beside the file.
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _refused(f"the directory {folder} can't be written")
+    if path.exists() and not (path.is_file() and os.access(path, os.R_OK | os.W_OK)):
+        raise _refused(f"{path} is not a file that can be written")
+
+
+# -- MySQL, MariaDB and PostgreSQL -------------------------------------------------
+
+
+def _server_engine(url: sa.URL, seconds: int, options: dict[str, Any]) -> sa.Engine:
+    mysql = url.get_backend_name() == "mysql"
+    wanted = _mysql_parameters(seconds) if mysql else _postgresql_parameters(seconds)
+    missing = {k: v for k, v in wanted.items() if k not in url.query}
+    engine: sa.Engine = oslo_engines.create_engine(
+        url.update_query_dict(missing),
+        mysql_sql_mode=options.get("mysql_sql_mode", "TRADITIONAL"),
+        mysql_wsrep_sync_wait=options.get("mysql_wsrep_sync_wait"),
+        connection_recycle_time=options.get("connection_recycle_time", 3600),
+        max_pool_size=options.get("max_pool_size", 5),
+        max_overflow=options.get("max_overflow", 50),
+        pool_timeout=options.get("pool_timeout"),
+        # Its test of the connection would block for max_retries * retry_interval;
+        # retry.run and its callers decide how long to wait.
+        max_retries=0,
+        # Yields to green threads, which we never have.
+        thread_checkin=False,
+    )
+    statements = _MYSQL_SESSION if mysql else _postgresql_session(seconds)
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: Any, record: Any) -> None:
+        cursor = connection.cursor()
+        for statement in statements:
+            cursor.execute(statement)
+        cursor.close()
+        connection.commit()
+
+    return engine
+
+
+_MYSQL_SESSION = (
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    f"SET SESSION innodb_lock_wait_timeout = {_LOCK_SECONDS}, lock_wait_timeout = 60",
+)
+
+
+def _mysql_parameters(seconds: int) -> dict[str, str]:
+    parameters = {"charset": "utf8mb4", "connect_timeout": str(_CONNECT_SECONDS)}
+    if seconds:
+        parameters |= {"read_timeout": str(seconds), "write_timeout": str(seconds)}
+    return parameters
+
+
+def _postgresql_parameters(seconds: int) -> dict[str, str]:
+    parameters = {
+        "application_name": "musterbook",
+        "connect_timeout": str(_CONNECT_SECONDS),
+        # A peer that is gone without a word is noticed by these.
+        "keepalives_idle": "10",
+        "keepalives_interval": "5",
+        "keepalives_count": "3",
+    }
+    if seconds:
+        parameters["tcp_user_timeout"] = str(seconds * 1000)
+    return parameters
+
+
+def _postgresql_session(seconds: int) -> tuple[str, ...]:
+    return (
+        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        f"SET statement_timeout = '{seconds}s'",
+        f"SET lock_timeout = '{_LOCK_SECONDS}s'",
+    )
+
+
+# -- SQLite ------------------------------------------------------------------------
+
+
+def _sqlite_engine(url: sa.URL, synchronous: bool) -> sa.Engine:
+    """Return an engine whose transactions are SQLite's own.
+
+    Not built by oslo.db: its pool opens the file for every transaction (and the
+    last connection to close a write-ahead log empties it, with an fsync), and its
+    BEGIN is a deferred one, which can't wait for another writer once it has read.
+    """
+    engine = sa.create_engine(
+        url,
+        poolclass=sa_pool.QueuePool,
+        pool_size=5,
+        max_overflow=50,
+        connect_args={"timeout": _SQLITE_BUSY_SECONDS, "check_same_thread": False},
+    )
+    exc_filters.register_engine(engine)
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: Any, record: Any) -> None:
+        record.info["pid"] = os.getpid()
+        # The driver's own BEGIN and COMMIT, which it forgets around DDL, are off.
+        connection.isolation_level = None
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        mode = "FULL" if synchronous else "OFF"
+        connection.execute(f"PRAGMA synchronous = {mode}")
+
+    @event.listens_for(engine, "checkout")
+    def _refuse_inherited(connection: Any, record: Any, proxy: Any) -> None:
+        # A connection that crossed a fork must not even be closed here.
+        if record.info["pid"] != os.getpid():
+            record.dbapi_connection = proxy.dbapi_connection = None
+            raise sa_exc.DisconnectionError("the connection is another process's")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        reading = connection.get_execution_options().get(READ_ONLY)
+        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+    return engine

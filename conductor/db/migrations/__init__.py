@@ -1,0 +1,1 @@
+"""The migrations; conductor.db.migration runs them."""

@@ -1,0 +1,1 @@
+"""One file a revision. They never import the models, which move on."""

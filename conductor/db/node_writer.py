@@ -1,0 +1,398 @@
+"""The store's half for compute nodes: writing."""
+
+from collections.abc import Mapping
+import json
+from typing import Any
+import uuid as uuidlib
+
+from oslo_db import exception as oslo_exc
+import sqlalchemy as sa
+
+from conductor.db import limits
+from conductor.db import models
+from conductor.db import nodes
+from conductor.db import retry
+from conductor.db import rows
+from conductor.db import types
+from conductor.db import usage
+from musterbook import errors
+from musterbook import names
+from objects import service as service_obj
+from objects import store
+
+_T = models.compute_nodes
+_S = models.services
+#: Never a caller's to write. service_id is only read, from version 1.0's create.
+_OWN_COLUMNS = frozenset(
+    {
+        "id", "created_at", "updated_at", "deleted_at", "deleted", "generation",
+        "inventory_generation", "stream_version", "service_id",
+    }
+)  # fmt: skip
+#: What an agent reports about the hardware and who owns it: written only if the
+#: writer knows the newest.
+CAPACITY = frozenset(
+    {
+        "host", "hypervisor_hostname", "vcpus", "memory_mb", "local_gb",
+        "hypervisor_type", "hypervisor_version", "cpu_info", "host_ip",
+        "supported_instances", "numa_topology", "disk_available_least",
+        "reserved_vcpus", "reserved_memory_mb", "reserved_local_gb",
+        "cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio",
+        "boot_id",
+    }
+)  # fmt: skip
+_IDENTITY = ("host", "hypervisor_hostname")
+#: What a new row holds where the caller says nothing; a revived row is reset to it.
+_BLANK = {
+    column.name: None
+    for column in _T.c
+    if column.nullable and column.name not in _OWN_COLUMNS | {"uuid"}
+} | {"hypervisor_type": "", "hypervisor_version": 0, "cpu_info": ""}
+_FREE = [r.free for r in usage.RESOURCES if r.free is not None]
+
+
+class NodeWriter:
+    """Writes compute nodes; any thread may call any method."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def compute_node_create(self, values: store.Row) -> store.Row:
+        """Insert a node and return its whole row.
+
+        A soft-deleted node of the same identity comes back under its id and uuid.
+        Creating again what was created under the same uuid (an answer was lost)
+        returns it.
+
+        :raises ComputeNodeExists: a live one, be it of Juno's shape, has the identity
+        :raises InvalidInput: a value doesn't fit, or host or name are missing
+        """
+        writable = _writable(values)
+        return retry.run(
+            self._engine,
+            lambda c: _create(c, writable, values.get("service_id")),
+            again_on_duplicate=True,
+        )
+
+    def compute_node_update(
+        self, node_id: int, values: store.Row, inventory_generation: int | None
+    ) -> store.Row:
+        """Change a live node and return the columns that the store itself set.
+
+        Returned are updated_at, inventory_generation if it rose, the amounts that
+        followed, and host, service_id and uuid of a row of Juno's shape.
+
+        :param values: column to new value; usage follows reserved amounts, free
+            amounts follow both, unless they are given
+        :param inventory_generation: capacity is only changed if this is the stored
+            one; other values always are
+        :raises ComputeNodeNotFound: no live node has this id
+        :raises InventoryChanged: the stored inventory generation is another
+        :raises ComputeNodeExists: another live node has the new identity
+        :raises InvalidInput: a value doesn't fit
+        """
+        writable = _writable(values)
+        if not limits.countable(node_id):
+            raise errors.ComputeNodeNotFound(what=f"id {node_id}")
+        change = _Change(node_id, writable, inventory_generation)
+        try:
+            return retry.run(self._engine, change.apply)
+        except oslo_exc.DBDuplicateEntry:
+            raise _exists(change.identity) from None
+
+    def compute_node_destroy(self, node_id: int, host: str | None) -> None:
+        """Soft-delete a live node, if host is given only while it's that host's.
+
+        :raises ComputeNodeNotFound: it is gone, or another host has it now
+        """
+        missing = errors.ComputeNodeNotFound(
+            what=f"id {node_id}" if host is None else f"id {node_id} and host {host}"
+        )
+        if not limits.countable(node_id):
+            raise missing
+        if host is not None and not limits.storable(host):
+            raise missing
+
+        def work(connection: sa.Connection) -> None:
+            found = _lock(connection, node_id)
+            owner = None if found is None else found["host"]
+            ours = host is None or (
+                owner is not None and names.fold(owner) == names.fold(host)
+            )
+            if found is None or not ours:
+                raise missing
+            connection.execute(
+                _T.update()
+                .where(_T.c.id == node_id)
+                .values(
+                    deleted=_T.c.id,
+                    deleted_at=rows.instant(),
+                    generation=_T.c.generation + 1,
+                    stream_version=None,
+                )
+            )
+
+        retry.run(self._engine, work)
+
+
+# -- create ------------------------------------------------------------------------
+
+
+def _create(
+    connection: sa.Connection, values: dict[str, Any], service_id: int | None
+) -> dict[str, Any]:
+    """Insert or revive, unless the identity is taken. Locks service, then node."""
+    if values.get("host") is None and service_id is not None:
+        values = values | {"host": _host_of(connection, service_id)}
+    identity = {field: values.get(field) for field in _IDENTITY}
+    for field, value in identity.items():
+        if not value:
+            raise errors.InvalidInput(field=field, reason="can't be empty")
+    taken = _taken(connection, str(identity["host"]), str(identity[_IDENTITY[1]]))
+    if taken is not None:
+        if taken["uuid"] is not None and taken["uuid"] == values.get("uuid"):
+            return nodes.find_by_id(connection, taken["id"])
+        raise _exists(identity)
+    old = _soft_deleted(connection, identity)
+    if old is not None:
+        return _revive(connection, old, values)
+    blank = _BLANK | {"uuid": str(uuidlib.uuid4()), "deleted": 0}
+    row = usage.at_creation(_without_free(blank) | values)
+    _refuse_known_uuid(connection, row["uuid"], identity)
+    result = connection.execute(
+        _T.insert().values(row | {"created_at": rows.instant()})
+    )
+    return nodes.find_by_id(connection, rows.inserted_id(result))
+
+
+def _refuse_known_uuid(
+    connection: sa.Connection, uuid: str, identity: Mapping[str, Any]
+) -> None:
+    """Tell a uuid that is in use from a race for the identity, which is retried."""
+    query = sa.select(_T.c.id).where(_T.c.uuid == uuid)
+    if connection.execute(query).first() is not None:
+        raise _exists(identity)
+
+
+def _without_free(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in _FREE}
+
+
+def _taken(connection: sa.Connection, host: str, name: str) -> rows.Stored | None:
+    """Return the live row that has the identity, and keep it from coming up.
+
+    The unique key guards rows with a host. Rows of Juno's shape are guarded by the
+    lock on the host's service, which whoever fills in their host takes as well.
+    """
+    _lock_services(connection, host)
+    return nodes.find_by_identity(connection, host, name)
+
+
+def _lock_services(connection: sa.Connection, host: str) -> None:
+    connection.execute(
+        sa.select(_S.c.id)
+        .where(
+            types.same_name(_S.c.host, host),
+            _S.c.binary == service_obj.COMPUTE_BINARY,
+            models.live(_S),
+        )
+        .order_by(_S.c.id)
+        .with_for_update()
+    ).all()
+
+
+def _host_of(connection: sa.Connection, service_id: object) -> str:
+    """Return the host of a peer that only knows its service (version 1.0)."""
+    if limits.countable(service_id):
+        query = sa.select(_S.c.host).where(_S.c.id == service_id, models.live(_S))
+        host = connection.execute(query).scalar()
+        if host is not None:
+            return str(host)
+    raise errors.InvalidInput(field="service_id", reason="is no live service's")
+
+
+def _soft_deleted(
+    connection: sa.Connection, identity: Mapping[str, Any]
+) -> rows.Stored | None:
+    """Return the row of this identity that was deleted last."""
+    query = (
+        sa.select(_T.c.id, _T.c.uuid)
+        .where(
+            types.same_name(_T.c.host, identity["host"]),
+            types.same_name(_T.c.hypervisor_hostname, identity["hypervisor_hostname"]),
+            _T.c.deleted > 0,
+        )
+        .order_by(_T.c.deleted_at.desc(), _T.c.id.desc())
+        .limit(1)
+    )
+    return connection.execute(query).mappings().first()
+
+
+def _revive(
+    connection: sa.Connection, old: rows.Stored, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    uuid = old["uuid"] or values.get("uuid") or str(uuidlib.uuid4())
+    row = usage.at_creation(_without_free(_BLANK) | dict(values)) | {
+        "uuid": uuid,
+        "service_id": None,
+        "deleted": 0,
+        "deleted_at": None,
+        "updated_at": rows.instant(),
+        # Who still holds the old row must read again before it writes.
+        "generation": _T.c.generation + 1,
+        "inventory_generation": _T.c.inventory_generation + 1,
+        "stream_version": None,
+    }
+    matched = connection.execute(
+        _T.update().where(_T.c.id == old["id"], _T.c.deleted > 0).values(row)
+    ).rowcount
+    if not matched:
+        raise _exists(values)
+    return nodes.find_by_id(connection, old["id"])
+
+
+# -- update ------------------------------------------------------------------------
+
+
+class _Change:
+    """One update of one node; apply may run several times."""
+
+    def __init__(
+        self, node_id: int, values: dict[str, Any], generation: int | None
+    ) -> None:
+        self.node_id = node_id
+        self.values = values
+        self.capacity = bool(CAPACITY & values.keys())
+        self.generation = generation if self.capacity else None
+        self.identity: dict[str, Any] = {n: values.get(n) for n in _IDENTITY}
+
+    def apply(self, connection: sa.Connection) -> dict[str, Any]:
+        """Do it in one UPDATE; look further only when no row matched."""
+        if any(self.identity.values()):
+            self._guard_identity(connection)
+        answer = self._update(
+            connection, {}, sa.and_(_T.c.deleted == 0, _T.c.host.is_not(None))
+        )
+        return answer if answer is not None else self._look_further(connection)
+
+    def _update(
+        self,
+        connection: sa.Connection,
+        own: dict[str, Any],
+        condition: sa.ColumnElement[bool],
+    ) -> dict[str, Any] | None:
+        """Update the row if it meets the condition; return what the store set.
+
+        :param own: further columns that the store sets
+        """
+        answer = {"updated_at": rows.instant()} | own
+        computed: dict[str, Any] = dict(usage.following(self.values))
+        wanted = set(computed)
+        if self.capacity:
+            computed["inventory_generation"] = _T.c.inventory_generation + 1
+            if self.generation is None:
+                wanted.add("inventory_generation")
+            else:
+                answer["inventory_generation"] = self.generation + 1
+        fixed = {
+            "generation": _T.c.generation + 1,
+            "deleted": 0,
+            "stream_version": None,
+        }
+        visible = {n: v for n, v in answer.items() if n != "inventory_generation"}
+        statement = (
+            _T.update()
+            .where(_T.c.id == self.node_id, condition)
+            .ordered_values(*usage.ordered(computed, self.values | fixed | visible))
+        )
+        if self.generation is not None:
+            statement = statement.where(_T.c.inventory_generation == self.generation)
+        if not connection.execute(statement).rowcount:
+            return None
+        if wanted:
+            # The row is locked by this transaction: these are the values just set.
+            query = sa.select(*(_T.c[n] for n in wanted)).where(_T.c.id == self.node_id)
+            answer |= connection.execute(query).mappings().one()
+        return answer
+
+    def _guard_identity(self, connection: sa.Connection) -> None:
+        """Refuse an identity that a live row of Juno's shape has."""
+        query = sa.select(_T.c.host, _T.c.hypervisor_hostname).where(
+            _T.c.id == self.node_id
+        )
+        stored = connection.execute(query).mappings().first()
+        if stored is None:
+            return
+        self.identity = {n: self.values.get(n, stored[n]) for n in _IDENTITY}
+        if all(self.identity.values()):
+            host, name = self.identity["host"], self.identity["hypervisor_hostname"]
+            _lock_services(connection, host)
+            other = nodes.find_legacy(connection, host, name)
+            if other is not None and other["id"] != self.node_id:
+                raise _exists(self.identity)
+
+    def _look_further(self, connection: sa.Connection) -> dict[str, Any]:
+        """Say why no row matched, or take a row of Juno's shape over."""
+        found = _lock(connection, self.node_id)
+        if found is None:
+            raise errors.ComputeNodeNotFound(what=f"id {self.node_id}")
+        stored = found["inventory_generation"]
+        if self.generation is not None and stored != self.generation:
+            raise errors.InventoryChanged(
+                what=f"compute node {self.node_id}",
+                expected=self.generation,
+                found=stored,
+            )
+        own: dict[str, Any] = {}
+        host = self.values.get("host", found["host"])
+        self.identity = {
+            "host": host,
+            "hypervisor_hostname": self.values.get(
+                "hypervisor_hostname", found["hypervisor_hostname"]
+            ),
+        }
+        if found["uuid"] is None:
+            own["uuid"] = rows.legacy_uuid(_T.name, self.node_id, found["created_at"])
+        if host is not None:
+            own |= {"host": host, "service_id": None}
+        # Of a node without a service the host isn't known; its values still are.
+        answer = self._update(connection, own, models.live(_T))
+        assert answer is not None
+        return answer
+
+
+def _lock(connection: sa.Connection, node_id: int) -> rows.Stored | None:
+    """Return a live row with its derived host, locked; its service before it."""
+    query = (
+        sa.select(nodes.OWNER.c.host)
+        .select_from(_T.join(nodes.OWNER, nodes.OWNER.c.id == _T.c.service_id))
+        .where(_T.c.id == node_id, _T.c.host.is_(None), models.live(nodes.OWNER))
+    )
+    owner: str | None = connection.execute(query).scalar()
+    if owner is not None:
+        _lock_services(connection, owner)
+    locked = sa.select(_T).where(_T.c.id == node_id, models.live(_T)).with_for_update()
+    found = connection.execute(locked).mappings().first()
+    if found is None:
+        return None
+    return {**found, "host": found["host"] if found["host"] is not None else owner}
+
+
+def _exists(identity: Mapping[str, Any]) -> errors.ComputeNodeExists:
+    return errors.ComputeNodeExists(
+        host=identity.get("host"),
+        hypervisor_hostname=identity.get("hypervisor_hostname"),
+    )
+
+
+def _writable(values: store.Row) -> dict[str, Any]:
+    """Return what a caller may set, in the form in which it is stored."""
+    writable = {n: v for n, v in values.items() if n not in _OWN_COLUMNS}
+    if isinstance(writable.get("stats"), Mapping):
+        writable["stats"] = json.dumps(dict(writable["stats"]), sort_keys=True)
+    if "cpu_info" in writable and writable["cpu_info"] is None:
+        writable["cpu_info"] = ""
+    if isinstance(writable.get("uuid"), str):
+        writable["uuid"] = writable["uuid"].lower()
+    limits.check(_T, writable)
+    return writable

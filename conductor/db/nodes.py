@@ -1,0 +1,269 @@
+"""The store's half for compute nodes: reading.
+
+Rows of Juno's shape have no host; it is that of the *live* service they belong to.
+A node whose service is gone belongs to no host (host None) until it is resolved by
+hand or by the online migration: by host it would stand beside its successor.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from conductor.db import limits
+from conductor.db import models
+from conductor.db import retry
+from conductor.db import rows
+from conductor.db import services
+from conductor.db import types
+from musterbook import errors
+from objects import service as service_obj
+from objects import store
+
+_T = models.compute_nodes
+#: The service that a row of Juno's shape belongs to.
+OWNER = models.services.alias("owner")
+#: The compute service of a row's host.
+_SERVICE = models.services.alias("service")
+_BATCH = 500
+
+_IS_OWNER = sa.and_(
+    _T.c.host.is_(None), OWNER.c.id == _T.c.service_id, models.live(OWNER)
+)
+_DERIVED = [
+    sa.func.coalesce(_T.c.host, OWNER.c.host).label("host")
+    if column is _T.c.host
+    else column
+    for column in _T.c
+]
+_ALL = sa.select(*_DERIVED).select_from(_T.outerjoin(OWNER, _IS_OWNER))
+_LIVE = _ALL.where(models.live(_T))
+
+_BY_IDENTITY = sa.select(_T).where(
+    types.same_name(_T.c.host, sa.bindparam("host", type_=sa.String())),
+    types.same_name(_T.c.hypervisor_hostname, sa.bindparam("name", type_=sa.String())),
+    _T.c.deleted == 0,
+)
+_LEGACY_OF_HOST = (
+    sa.select(*_DERIVED)
+    .select_from(_T.join(OWNER, _IS_OWNER))
+    .where(
+        types.same_name(OWNER.c.host, sa.bindparam("host", type_=sa.String())),
+        models.live(_T),
+    )
+)
+_LEGACY_BY_IDENTITY = _LEGACY_OF_HOST.where(
+    types.same_name(_T.c.hypervisor_hostname, sa.bindparam("name", type_=sa.String()))
+)
+_BY_HOST = (
+    sa.select(_T)
+    .where(
+        types.same_name(_T.c.host, sa.bindparam("host", type_=sa.String())),
+        _T.c.deleted == 0,
+    )
+    .union_all(_LEGACY_OF_HOST)
+)
+
+
+class NodeReader:
+    """Reads compute nodes; any thread may call any method."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def compute_node_get(
+        self,
+        *,
+        id: int | None = None,  # noqa: A002  # the column's name
+        uuid: str | None = None,
+    ) -> store.Row:
+        """Return the live node with this id or uuid; ComputeNodeNotFound."""
+        what = f"id {id}" if id is not None else f"uuid {uuid}"
+        missing = errors.ComputeNodeNotFound(what=what)
+
+        def work(connection: sa.Connection) -> rows.Stored | None:
+            if id is not None:
+                return _first(connection, _LIVE.where(_T.c.id == id))
+            assert uuid is not None
+            found = _first(connection, _LIVE.where(_T.c.uuid == uuid.lower()))
+            if found is not None:
+                return found
+            legacy = rows.find_legacy(connection, _T, uuid.lower())
+            return _first(connection, _LIVE.where(_T.c.id == legacy))
+
+        if not (limits.countable(id) if id is not None else limits.storable(uuid)):
+            raise missing
+        found = retry.read(self._engine, work)
+        if found is None:
+            raise missing
+        return rows.node(found)
+
+    def compute_node_get_by_host_and_nodename(
+        self, host: str, nodename: str
+    ) -> store.Row:
+        """Return the live node of this identity; ComputeNodeNotFound.
+
+        One SELECT; another only if there is no row with its host filled in.
+        """
+        found = None
+        if limits.storable(host) and limits.storable(nodename):
+            found = retry.read(
+                self._engine, lambda c: find_by_identity(c, host, nodename)
+            )
+        if found is None:
+            raise errors.ComputeNodeNotFound(what=f"host {host} and node {nodename}")
+        return rows.node(found)
+
+    def compute_nodes(self, *, with_service: bool = False) -> list[store.Row]:
+        """Return all live nodes by id; with_service adds the key ``service``."""
+        if with_service:
+            return retry.read(self._engine, _with_service)
+        return self._list(_LIVE.order_by(_T.c.id))
+
+    def compute_nodes_by_host(self, host: str) -> list[store.Row]:
+        """Return the live nodes of a host by id."""
+        if not limits.storable(host):
+            return []
+        found = self._list(_BY_HOST, host=host)
+        return sorted(found, key=lambda row: int(row["id"]))
+
+    def compute_nodes_by_hypervisor(self, pattern: str) -> list[store.Row]:
+        """Return the live nodes whose name contains the pattern literally."""
+        if not limits.storable(pattern):
+            return []
+        contains = _T.c.hypervisor_hostname.icontains(pattern, autoescape=True)
+        return self._list(_LIVE.where(contains).order_by(_T.c.id))
+
+    def compute_nodes_page(
+        self, limit: int | None, marker: int | None
+    ) -> list[store.Row]:
+        """Return up to limit live nodes with an id above the marker's, by id.
+
+        :raises MarkerNotFound: no live node has the id ``marker``
+        :raises InvalidInput: limit is not a count
+        """
+        if limit is not None and (not limits.countable(limit) or limit < 0):
+            raise errors.InvalidInput(field="limit", reason="is not a count")
+        if marker is not None and not limits.countable(marker):
+            raise errors.MarkerNotFound(marker=marker)
+
+        def work(connection: sa.Connection) -> list[store.Row]:
+            query = _LIVE.order_by(_T.c.id).limit(limit)
+            if marker is not None:
+                at = sa.select(_T.c.id).where(_T.c.id == marker, models.live(_T))
+                if connection.execute(at).first() is None:
+                    raise errors.MarkerNotFound(marker=marker)
+                query = query.where(_T.c.id > marker)
+            return [rows.node(row) for row in connection.execute(query).mappings()]
+
+        return retry.read(self._engine, work)
+
+    def compute_nodes_by_uuids(self, uuids: Sequence[str]) -> list[store.Row]:
+        """Return the live nodes among these uuids by id."""
+        wanted = sorted({u.lower() for u in uuids if limits.storable(u)})
+
+        def work(connection: sa.Connection) -> list[store.Row]:
+            found: list[rows.Stored] = []
+            for start in range(0, len(wanted), _BATCH):
+                among = _T.c.uuid.in_(wanted[start : start + _BATCH])
+                found += connection.execute(_LIVE.where(among)).mappings().all()
+            nodes = [rows.node(row) for row in found]
+            if len(nodes) < len(wanted):
+                bare = connection.execute(_LIVE.where(_T.c.uuid.is_(None))).mappings()
+                legacy = (rows.node(row) for row in bare)
+                nodes += [node for node in legacy if node["uuid"] in set(wanted)]
+            return sorted(nodes, key=lambda node: int(node["id"]))
+
+        return retry.read(self._engine, work)
+
+    def _list(self, query: Any, **parameters: Any) -> list[store.Row]:
+        return retry.read(
+            self._engine,
+            lambda c: [rows.node(r) for r in c.execute(query, parameters).mappings()],
+        )
+
+
+def find_by_identity(
+    connection: sa.Connection, host: str, name: str
+) -> rows.Stored | None:
+    """Return the stored row of the live node of this identity, of either shape."""
+    parameters = {"host": host, "name": name}
+    found = connection.execute(_BY_IDENTITY, parameters).mappings().first()
+    return found if found is not None else find_legacy(connection, host, name)
+
+
+def find_legacy(connection: sa.Connection, host: str, name: str) -> rows.Stored | None:
+    """Return the live row of Juno's shape with this derived identity."""
+    parameters = {"host": host, "name": name}
+    found = connection.execute(_LEGACY_BY_IDENTITY, parameters).mappings().all()
+    return min(found, key=lambda row: int(row["id"]), default=None)
+
+
+def find_by_id(connection: sa.Connection, node_id: int) -> dict[str, Any]:
+    """Return the row with this id as the store port describes it."""
+    found = _first(connection, _ALL.where(_T.c.id == node_id))
+    assert found is not None
+    return rows.node(found)
+
+
+def _first(connection: sa.Connection, query: Any) -> rows.Stored | None:
+    found: rows.Stored | None = connection.execute(query).mappings().first()
+    return found
+
+
+def _with_service(connection: sa.Connection) -> list[store.Row]:
+    """Return all live nodes with their services, joined on host in one query.
+
+    The owners of rows of Juno's shape are fetched apart while there are such rows;
+    joined in, each row would carry the columns of a second service for ever.
+    """
+    columns = [c for c in _SERVICE.c if c.name != "secret_hash"]
+    query = (
+        sa.select(*_DERIVED, OWNER.c.id, *columns)
+        .select_from(
+            _T.outerjoin(OWNER, _IS_OWNER).outerjoin(
+                _SERVICE,
+                sa.and_(
+                    types.same_name(_SERVICE.c.host, _T.c.host),
+                    _SERVICE.c.binary == service_obj.COMPUTE_BINARY,
+                    models.live(_SERVICE),
+                ),
+            )
+        )
+        .where(models.live(_T))
+        .order_by(_T.c.id, _SERVICE.c.id)
+    )
+    node_names = [c.name for c in _T.c]
+    service_names = [c.name for c in columns]
+    width = len(node_names)
+    found: dict[int, dict[str, Any]] = {}
+    owners: dict[int, int] = {}
+    id_at = service_names.index("id")
+    for values in connection.execute(query):
+        node = rows.node(dict(zip(node_names, values[:width], strict=True)))
+        right = values[width + 1 :]
+        node["service"] = (
+            rows.service(dict(zip(service_names, right, strict=True)))
+            if right[id_at] is not None
+            else None
+        )
+        if values[width] is not None:
+            owners[node["id"]] = values[width]
+        # A second service of the host can only be a very old row; see services.find.
+        found.setdefault(node["id"], node)
+    _add_owners(connection, found, owners)
+    return list(found.values())
+
+
+def _add_owners(
+    connection: sa.Connection,
+    nodes: dict[int, dict[str, Any]],
+    owners: Mapping[int, int],
+) -> None:
+    ids = sorted(set(owners.values()))
+    known: dict[int, dict[str, Any]] = {}
+    for start in range(0, len(ids), _BATCH):
+        known |= services.by_ids(connection, ids[start : start + _BATCH])
+    for node_id, service_id in owners.items():
+        nodes[node_id]["service"] = known.get(service_id)

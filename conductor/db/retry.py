@@ -1,0 +1,181 @@
+"""Running a transaction: what goes wrong by chance is run again, then named.
+
+Deadlocks, lock timeouts, serialization failures and lost connections are tried
+again a few times with random pauses. A commit whose answer was lost is run again
+as well, so work must be safe to repeat; every transaction here is.
+"""
+
+from collections.abc import Callable
+import contextlib
+import enum
+import logging
+import random
+import time
+from typing import TypeVar
+
+from oslo_db import exception as oslo_exc
+import sqlalchemy as sa
+from sqlalchemy import exc as sa_exc
+
+from conductor.db import engine as db_engine
+from musterbook import errors
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_ATTEMPTS = 8
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.5
+#: No new attempt is begun later than this many seconds after the first.
+_BUDGET = 15.0
+
+
+class Trouble(enum.Enum):
+    """What an error of the database means for the transaction."""
+
+    BUSY = "busy"
+    LOST = "lost"
+    DUPLICATE = "duplicate"
+    NO_CONNECTION = "no free connection"
+    SHAPE = "shape"
+    OTHER = "other"
+
+
+#: SQLSTATEs of PostgreSQL: serialization failure, deadlock, lock and statement
+#: timeout.
+_PG_BUSY = {"40001", "40P01", "55P03", "57014"}
+_PG_LOST = {"57P01", "57P02", "57P03", "53300"}
+#: Undefined table and column.
+_PG_SHAPE = {"42P01", "42703"}
+#: MySQL: lock wait, deadlock, record changed, statement time.
+_MYSQL_BUSY = {1205, 1213, 1020, 1969, 3024}
+#: Too many connections, shutdown, can't connect, gone away, lost, killed.
+_MYSQL_LOST = {1040, 1053, 1927, 2002, 2003, 2006, 2013}
+_MYSQL_SHAPE = {1054, 1146}
+#: SQLITE_BUSY and SQLITE_LOCKED (the low byte of the code).
+_SQLITE_BUSY = {5, 6}
+
+
+def run(
+    engine: sa.Engine,
+    work: Callable[[sa.Connection], T],
+    *,
+    again_on_duplicate: bool = False,
+) -> T:
+    """Run work in a transaction of its own and return its result. Any thread.
+
+    :param work: gets the connection; may run several times
+    :param again_on_duplicate: a duplicate key means that somebody was faster, and
+        running again lets work see it; else the DBDuplicateEntry is the caller's
+    :raises DatabaseBusy: conflicts outlasted the attempts; nothing was changed
+    :raises DatabaseUnavailable: no connection, or an error of no known kind
+    :raises DatabaseShape: a table or column is missing
+    """
+    return _attempt(lambda: engine.begin(), work, again_on_duplicate)
+
+
+def read(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+    """Run work that only reads, as run does; takes no lock on SQLite."""
+
+    def begin() -> contextlib.AbstractContextManager[sa.Connection]:
+        return engine.connect().execution_options(**{db_engine.READ_ONLY: True})
+
+    return _attempt(begin, work, again_on_duplicate=False)
+
+
+def _attempt(
+    begin: Callable[[], contextlib.AbstractContextManager[sa.Connection]],
+    work: Callable[[sa.Connection], T],
+    again_on_duplicate: bool,
+) -> T:
+    started = time.monotonic()
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with begin() as connection:
+                return work(connection)
+        except (sa_exc.SQLAlchemyError, oslo_exc.DBError) as exc:
+            trouble = classify(exc)
+            if trouble is Trouble.DUPLICATE and not again_on_duplicate:
+                raise
+            last = attempt == _ATTEMPTS or time.monotonic() - started > _BUDGET
+            if last or trouble not in _WORTH_A_RETRY:
+                raise named(trouble, exc) from exc
+            LOG.debug("Running a transaction again (%s)", trouble.value)
+        pause = min(_FIRST_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE)
+        time.sleep(random.uniform(0.1, 1.0) * pause)  # noqa: S311  # no secret
+    raise AssertionError("the last attempt returns or raises")
+
+
+_WORTH_A_RETRY = {Trouble.BUSY, Trouble.LOST, Trouble.DUPLICATE}
+
+
+def classify(exc: Exception) -> Trouble:
+    """Return what an error of SQLAlchemy or oslo.db means."""
+    if isinstance(exc, oslo_exc.DBDuplicateEntry):
+        return Trouble.DUPLICATE
+    if isinstance(exc, oslo_exc.DBDeadlock):
+        return Trouble.BUSY
+    if isinstance(exc, sa_exc.TimeoutError):
+        return Trouble.NO_CONNECTION
+    code = _code(exc)
+    if code in _PG_BUSY | _MYSQL_BUSY:
+        return Trouble.BUSY
+    if code in _PG_SHAPE | _MYSQL_SHAPE:
+        return Trouble.SHAPE
+    if isinstance(exc, oslo_exc.DBConnectionError) or code in _PG_LOST | _MYSQL_LOST:
+        return Trouble.LOST
+    return _classify_sqlite(exc)
+
+
+def _classify_sqlite(exc: Exception) -> Trouble:
+    if isinstance(exc, oslo_exc.DBNonExistentTable):
+        return Trouble.SHAPE
+    code = getattr(_driver_error(exc), "sqlite_errorcode", None)
+    if code is not None and code & 0xFF in _SQLITE_BUSY:
+        return Trouble.BUSY
+    if code is not None and code & 0xFF == 26:  # SQLITE_NOTADB
+        return Trouble.SHAPE
+    # psycopg2 gives no SQLSTATE when it can't connect.
+    unconnected = isinstance(_driver_error(exc), Exception) and "connection to" in str(
+        _driver_error(exc)
+    )
+    return Trouble.LOST if unconnected else Trouble.OTHER
+
+
+def _driver_error(exc: Exception) -> BaseException | None:
+    inner = getattr(exc, "inner_exception", None) or exc
+    found: BaseException | None = getattr(inner, "orig", inner)
+    return found
+
+
+def _code(exc: Exception) -> str | int | None:
+    """Return PostgreSQL's SQLSTATE or MySQL's number of a driver's error."""
+    driver_error = _driver_error(exc)
+    state: str | None = getattr(driver_error, "pgcode", None)
+    if state is not None:
+        return state
+    args = getattr(driver_error, "args", ())
+    return args[0] if args and isinstance(args[0], int) else None
+
+
+def named(trouble: Trouble, exc: Exception) -> errors.MusterbookError:
+    """Return the error of ours for what the database said last; logs the odd."""
+    if trouble is Trouble.BUSY or trouble is Trouble.DUPLICATE:
+        return errors.DatabaseBusy(reason="other transactions were always faster")
+    if trouble is Trouble.NO_CONNECTION:
+        return errors.DatabaseBusy(reason="no connection of the pool became free")
+    if trouble is Trouble.LOST:
+        return errors.DatabaseUnavailable(reason="there is no connection to it")
+    if trouble is Trouble.SHAPE:
+        return errors.DatabaseShape(
+            reason="it is not a database of ours or tables are missing; "
+            "run musterbook-manage db sync"
+        )
+    if isinstance(exc, oslo_exc.DBNonExistentDatabase) or _code(exc) == 1049:
+        return errors.DatabaseUnavailable(reason="it does not exist")
+    if _code(exc) in {1044, 1045}:
+        return errors.DatabaseUnavailable(reason="it refused the user or password")
+    LOG.error("The database answered with an unexpected error", exc_info=exc)
+    return errors.DatabaseUnavailable(
+        reason="it answered with an unexpected error, which is in this process's log"
+    )

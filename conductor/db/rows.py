@@ -1,0 +1,85 @@
+"""Turning stored rows into what the store port promises; odd old rows included."""
+
+from collections.abc import Mapping
+import datetime
+import json
+from typing import Any
+import uuid as uuidlib
+
+import sqlalchemy as sa
+
+#: A row as SQLAlchemy or one of ours hands it out.
+Stored = sa.RowMapping | Mapping[str, Any]
+
+#: Of the uuids that are derived for rows which have none.
+_NAMESPACE = uuidlib.UUID("5e1b0d3c-6f0a-4c55-9a55-0b7f3b0d6a11")
+
+
+def legacy_uuid(table: str, row_id: int, created_at: datetime.datetime | None) -> str:
+    """Return the uuid of a row of Juno's shape, the same at each reading.
+
+    It is stored when the row is first written; until then it is found by the same
+    derivation. Made of what never changes about the row.
+    """
+    made = created_at.strftime("%Y%m%d%H%M%S") if created_at is not None else ""
+    return str(uuidlib.uuid5(_NAMESPACE, f"{table}/{row_id}/{made}"))
+
+
+def node(row: Stored) -> dict[str, Any]:
+    """Return a compute node's row as the store port describes it."""
+    found: dict[str, Any] = {**row}
+    found["deleted"] = bool(found["deleted"])
+    found["stats"] = parse_stats(found["stats"])
+    if found["uuid"] is None:
+        found["uuid"] = legacy_uuid("compute_nodes", found["id"], found["created_at"])
+    return found
+
+
+def service(row: Stored) -> dict[str, Any]:
+    """Return a service's row as the store port describes it."""
+    found: dict[str, Any] = {**row}
+    for flag in ("deleted", "disabled", "forced_down"):
+        found[flag] = bool(found[flag])
+    if found["uuid"] is None:
+        found["uuid"] = legacy_uuid("services", found["id"], found["created_at"])
+    return found
+
+
+def parse_stats(text: str | None) -> dict[str, str | None] | None:
+    """Return the stored statistics; None for what isn't a JSON object."""
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(found, dict):
+        return None
+    return {
+        key: value if value is None or isinstance(value, str) else json.dumps(value)
+        for key, value in found.items()
+    }
+
+
+def inserted_id(result: sa.CursorResult[Any]) -> int:
+    """Return the id that the database gave the inserted row."""
+    key = result.inserted_primary_key
+    assert key is not None
+    return int(key[0])
+
+
+def instant() -> datetime.datetime:
+    """Return now for created_at and its like: whole seconds, as MySQL keeps them.
+
+    This process's clock: these are for people, nothing is decided by them.
+    """
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+
+
+def find_legacy(connection: sa.Connection, table: sa.Table, uuid: str) -> int | None:
+    """Return the id of the row without a stored uuid that derives to this one."""
+    bare = sa.select(table.c.id, table.c.created_at).where(table.c.uuid.is_(None))
+    for row_id, created_at in connection.execute(bare):
+        if legacy_uuid(table.name, row_id, created_at) == uuid:
+            return int(row_id)
+    return None

@@ -1,0 +1,212 @@
+"""The store's half for services."""
+
+from typing import Any
+import uuid as uuidlib
+
+from oslo_db import exception as oslo_exc
+import sqlalchemy as sa
+
+from conductor.db import limits
+from conductor.db import models
+from conductor.db import retry
+from conductor.db import rows
+from conductor.db import types
+from musterbook import errors
+from objects import store
+
+_T = models.services
+#: Never a caller's to write: the store's, the grant's and the verdict's.
+_OWN_COLUMNS = frozenset(
+    {
+        "id", "created_at", "updated_at", "deleted_at", "deleted", "last_seen_up",
+        "incarnation", "secret_hash", "process_uuid", "boot_id", "release",
+        "goodbye_at", "stalled_reason", "state", "state_incarnation", "state_since",
+        "state_cause", "state_evidence", "state_actor", "stream_version",
+    }
+)  # fmt: skip
+_SECRET = "secret_hash"  # noqa: S105  # a column's name
+_COLUMNS = [column for column in _T.c if column.name != _SECRET]
+
+
+class ServiceStore:
+    """Records of services; any thread may call any method."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def service_get(
+        self,
+        *,
+        id: int | None = None,  # noqa: A002  # the column's name
+        uuid: str | None = None,
+    ) -> store.Row:
+        """Return the live service with this id or uuid; ServiceNotFound."""
+        what = f"id {id}" if id is not None else f"uuid {uuid}"
+        missing = errors.ServiceNotFound(what=what)
+
+        def work(connection: sa.Connection) -> dict[str, Any]:
+            row_id = id
+            if row_id is None:
+                assert uuid is not None
+                row_id = _id_of(connection, uuid)
+            found = _live(connection, _T.c.id == row_id)
+            if row_id is None or found is None:
+                raise missing
+            return rows.service(found)
+
+        if not (limits.countable(id) if id is not None else limits.storable(uuid)):
+            raise missing
+        return retry.read(self._engine, work)
+
+    def service_get_by_host_and_binary(self, host: str, binary: str) -> store.Row:
+        """Return the live service of this host and binary; ServiceNotFound."""
+        missing = errors.ServiceNotFound(what=f"host {host} and binary {binary}")
+        if not (limits.storable(host) and limits.storable(binary)):
+            raise missing
+        found = retry.read(self._engine, lambda c: find(c, host, binary))
+        if found is None:
+            raise missing
+        return rows.service(found)
+
+    def service_create(self, values: store.Row) -> store.Row:
+        """Insert a service and return its whole row.
+
+        :raises ServiceExists: a live one has this host and binary (or topic)
+        :raises InvalidInput: a value doesn't fit
+        """
+        writable = _writable(values)
+        writable.setdefault("uuid", str(uuidlib.uuid4()))
+        fixed = {
+            "report_count": 0,
+            "disabled": False,
+            "forced_down": False,
+            "created_at": rows.instant(),
+            "deleted": 0,
+        }
+        exists = errors.ServiceExists(
+            host=writable.get("host"), binary=writable.get("binary")
+        )
+
+        def work(connection: sa.Connection) -> dict[str, Any]:
+            host, binary = writable.get("host"), writable.get("binary")
+            twin = find(connection, host, binary) if host and binary else None
+            if twin is not None and twin["uuid"] != writable["uuid"]:
+                raise exists
+            if twin is None:
+                key = connection.execute(_T.insert().values(fixed | writable))
+                twin = _live(connection, _T.c.id == rows.inserted_id(key))
+            assert twin is not None
+            return rows.service(twin)
+
+        try:
+            return retry.run(self._engine, work)
+        except oslo_exc.DBDuplicateEntry:
+            raise exists from None
+
+    def service_update(self, service_id: int, values: store.Row) -> store.Row:
+        """Change a live service, return the columns the store itself set.
+
+        :raises ServiceNotFound: there is no live one with this id
+        :raises ServiceExists: another live one has the new host and binary
+        :raises InvalidInput: a value doesn't fit
+        """
+        missing = errors.ServiceNotFound(what=f"id {service_id}")
+        writable = _writable(values)
+        if not limits.countable(service_id):
+            raise missing
+        own = {"updated_at": rows.instant()}
+        statement = (
+            _T.update()
+            .where(_T.c.id == service_id, models.live(_T))
+            .values({"deleted": 0, "stream_version": None} | own | writable)
+        )
+        try:
+            matched = retry.run(self._engine, lambda c: c.execute(statement).rowcount)
+        except oslo_exc.DBDuplicateEntry:
+            raise errors.ServiceExists(
+                host=writable.get("host"), binary=writable.get("binary")
+            ) from None
+        if not matched:
+            raise missing
+        return own
+
+    def service_destroy(self, service_id: int) -> None:
+        """Soft-delete a live service; ServiceNotFound."""
+        statement = (
+            _T.update()
+            .where(_T.c.id == service_id, models.live(_T))
+            .values(deleted=_T.c.id, deleted_at=rows.instant(), stream_version=None)
+        )
+        if not limits.countable(service_id) or not retry.run(
+            self._engine, lambda c: c.execute(statement).rowcount
+        ):
+            raise errors.ServiceNotFound(what=f"id {service_id}")
+
+    def services(
+        self,
+        *,
+        host: str | None = None,
+        topic: str | None = None,
+        binary: str | None = None,
+        disabled: bool | None = None,
+    ) -> list[store.Row]:
+        """Return the live services that match all the given values, by id."""
+        if not all(limits.storable(v) for v in (host, topic, binary) if v is not None):
+            return []
+        query = sa.select(*_COLUMNS).where(models.live(_T)).order_by(_T.c.id)
+        if host is not None:
+            query = query.where(types.same_name(_T.c.host, host))
+        if topic is not None:
+            query = query.where(_T.c.topic == topic)
+        if binary is not None:
+            query = query.where(_T.c.binary == binary)
+        if disabled is not None:
+            is_disabled = sa.func.coalesce(_T.c.disabled, sa.false())
+            query = query.where(is_disabled == sa.literal(bool(disabled)))
+        return retry.read(
+            self._engine,
+            lambda c: [rows.service(row) for row in c.execute(query).mappings()],
+        )
+
+
+def find(
+    connection: sa.Connection, host: str, binary: str, *, lock: bool = False
+) -> rows.Stored | None:
+    """Return the stored row of the live service of this host and binary.
+
+    Very old rows have NULL in ``deleted``, which their unique key doesn't guard:
+    of several the row with a 0 counts, then the oldest.
+    """
+    query = sa.select(*_T.c if lock else _COLUMNS).where(
+        types.same_name(_T.c.host, host), _T.c.binary == binary, models.live(_T)
+    )
+    if lock:
+        query = query.with_for_update()
+    found = connection.execute(query).mappings().all()
+    return min(found, key=lambda r: (r["deleted"] is None, r["id"]), default=None)
+
+
+def by_ids(connection: sa.Connection, ids: list[int]) -> dict[int, dict[str, Any]]:
+    """Return the live services with these ids, by id."""
+    query = sa.select(*_COLUMNS).where(_T.c.id.in_(ids), models.live(_T))
+    found = connection.execute(query).mappings()
+    return {row["id"]: rows.service(row) for row in found}
+
+
+def _live(
+    connection: sa.Connection, condition: sa.ColumnElement[bool]
+) -> rows.Stored | None:
+    query = sa.select(*_COLUMNS).where(condition, models.live(_T))
+    return connection.execute(query).mappings().first()
+
+
+def _id_of(connection: sa.Connection, uuid: str) -> int | None:
+    uuid = uuid.lower()
+    found = connection.execute(sa.select(_T.c.id).where(_T.c.uuid == uuid)).scalar()
+    return found if found is not None else rows.find_legacy(connection, _T, uuid)
+
+
+def _writable(values: store.Row) -> dict[str, Any]:
+    writable = {n: v for n, v in values.items() if n not in _OWN_COLUMNS}
+    limits.check(_T, writable)
+    return writable

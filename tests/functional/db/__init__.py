@@ -1,0 +1,1 @@
+"""The database room on SQLite, MariaDB and PostgreSQL."""
