@@ -29,7 +29,7 @@ REQUIRES = [
 # The backends of the group and the database are the operator's choice; each
 # extra pulls in the client that tooz or SQLAlchemy loads for it.
 EXTRAS = {
-    "redis": ["tooz[redis]>=9.0"],
+    "redis": ["tooz[redis]>=9.0", "redis>=5.0"],
     "zookeeper": ["tooz[zookeeper]>=9.0"],
     "memcached": ["tooz[memcached]>=9.0"],
     "etcd": ["tooz[etcd3gw]>=9.0"],

@@ -125,6 +125,11 @@ def _listed(
     raise errors.MethodNotRemotable(objname=str(objname)[:64], method=str(method)[:64])
 
 
+def newest(objname: str) -> type[ovo_base.VersionedObject]:
+    """Return the newest class registered under a name."""
+    return VersionedObjectRegistry.obj_classes()[objname][0]
+
+
 def remotable_methods() -> frozenset[tuple[str, str]]:
     """Return every (object name, method name) that may be called over RPC."""
     return frozenset(_INSTANCE_METHODS) | frozenset(_CLASS_METHODS)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import Self
-from typing import TYPE_CHECKING
 import uuid as uuidlib
 
 from oslo_versionedobjects import base as ovo_base
@@ -19,9 +18,6 @@ from musterbook import names
 from musterbook.context import RequestContext
 from objects import base
 from objects import store
-
-if TYPE_CHECKING:
-    from objects import compute_node
 
 #: Binary names are Nova's: the table is taken over, and clients filter on them.
 COMPUTE_BINARY = "nova-compute"
@@ -95,21 +91,17 @@ class Service(base.MusterObject):
                 del primitive[name]
 
     @property
-    def compute_node(self) -> "compute_node.ComputeNode":
+    def compute_node(self) -> Any:
         """The first compute node of the service's host, looked up at each read.
 
         :raises ComputeNodeNotFound: the host has none, or this isn't its agent
         """
-        # At import time compute_node imports this module.
-        from objects import compute_node
-
         if self.binary == COMPUTE_BINARY and self.host is not None:
-            nodes = compute_node.ComputeNodeList.get_all_by_host(
-                self._context, self.host
-            )
+            # By name: compute_node imports this module.
+            node_list: Any = base.newest("ComputeNodeList")
+            nodes = node_list.get_all_by_host(self._context, self.host)
             if len(nodes):
-                found: compute_node.ComputeNode = nodes[0]
-                return found
+                return nodes[0]
         raise errors.ComputeNodeNotFound(what=f"host {self.host}")
 
     @classmethod

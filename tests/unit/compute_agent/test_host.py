@@ -215,8 +215,10 @@ SCRIPT = """
 import dataclasses, json, sys
 from compute_agent.inventory import host
 from musterbook import conf
-values = {(None, "host"): "node-a", (None, "state_path"): "/"}
-loaded = conf.load([], "x", overrides=values, config_files=[])
+def override(loaded):
+    loaded.set_override("host", "node-a")
+    loaded.set_override("state_path", "/")
+loaded = conf.load([], "x", defaults=override, config_files=[])
 node = host.HostInventory(loaded).read()["node-a"]
 print(json.dumps(dataclasses.asdict(node)))
 """

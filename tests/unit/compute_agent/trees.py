@@ -21,11 +21,14 @@ def plant(root: pathlib.Path, *trees: Mapping[str, str]) -> pathlib.Path:
 
 def load_conf(**overrides: Any) -> cfg.ConfigOpts:
     """Return a configuration; group and option are joined by two underscores."""
-    values: dict[tuple[str | None, str], Any] = {(None, "host"): "node-a"}
-    for name, value in overrides.items():
-        group, _, option = name.rpartition("__")
-        values[group or None, option] = value
-    return conf_mod.load([], "musterbook-compute", overrides=values, config_files=[])
+
+    def override(conf: cfg.ConfigOpts) -> None:
+        conf.set_override("host", "node-a")
+        for name, value in overrides.items():
+            group, _, option = name.rpartition("__")
+            conf.set_override(option, value, group or None)
+
+    return conf_mod.load([], "musterbook-compute", defaults=override, config_files=[])
 
 
 def topology(number: int, *, socket: int, siblings: str) -> dict[str, str]:
