@@ -166,23 +166,17 @@ class Leader:
     def _look(self) -> None:
         """Poll, decide, write what changed."""
         poll = self._poll()
-        rows = {
-            row.host: row for row in self._store.granted(service_obj.COMPUTE_BINARY)
-        }
+        granted = self._store.granted(service_obj.COMPUTE_BINARY)
+        rows = {row.host: row for row in granted}
+        incarnations = {host: row.incarnation for host, row in rows.items()}
         decision = self._watch.step(
             poll,
             {host: _granted(row) for host, row in rows.items()},
-            self._pinger.answered(),
+            self._pinger.answered(incarnations),
             time.monotonic(),
         )
         self._write(rows, decision)
-        self._pinger.ping(
-            {
-                host: row.incarnation
-                for host, row in rows.items()
-                if host in decision.to_ping
-            }
-        )
+        self._pinger.ping({host: incarnations[host] for host in decision.to_ping})
 
     def _poll(self) -> frozenset[str] | errors.GroupError:
         try:

@@ -33,7 +33,7 @@ class Pinger:
         self._on_answer = on_answer
         self._pool = futures.ThreadPoolExecutor(workers, thread_name_prefix="ping")
         self._answers_lock = threading.Lock()
-        self._answered: dict[str, float] = {}
+        self._answered: dict[str, tuple[int, float]] = {}
         self._in_flight: set[str] = set()
 
     def ping(self, hosts: Mapping[str, int]) -> None:
@@ -41,16 +41,21 @@ class Pinger:
         with self._answers_lock:
             new = hosts.keys() - self._in_flight
             self._in_flight |= new
-            # An answer counts only while its host is being asked about.
-            for host in self._answered.keys() - hosts.keys() - self._in_flight:
-                del self._answered[host]
         for host in sorted(new):
             self._pool.submit(self._one, host, hosts[host])
 
-    def answered(self) -> dict[str, float]:
-        """Return when each host last answered, on the monotonic clock."""
+    def answered(self, granted: Mapping[str, int]) -> dict[str, float]:
+        """Return when each host last answered, on the monotonic clock.
+
+        :param granted: every host's incarnation; answers of others are forgotten
+        """
         with self._answers_lock:
-            return dict(self._answered)
+            self._answered = {
+                host: (incarnation, when)
+                for host, (incarnation, when) in self._answered.items()
+                if granted.get(host) == incarnation
+            }
+            return {host: when for host, (_, when) in self._answered.items()}
 
     def forget(self) -> None:
         """Forget all answers: a new leadership begins."""
@@ -71,6 +76,6 @@ class Pinger:
             with self._answers_lock:
                 self._in_flight.discard(host)
                 if answers:
-                    self._answered[host] = time.monotonic()
+                    self._answered[host] = (incarnation, time.monotonic())
         if answers:
             self._on_answer(host, incarnation)

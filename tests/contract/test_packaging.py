@@ -25,24 +25,6 @@ LOADED_BY_OTHERS = {
     "psycopg2-binary": "SQLAlchemy, for postgresql+psycopg2://",
     "pymysql": "SQLAlchemy, for mysql+pymysql://",
 }
-# Declared in setup.py for rooms that don't import it yet; must become empty.
-AHEAD: frozenset[str] = frozenset(
-    {
-        "alembic",
-        "fasteners",
-        "oslo-db",
-        "oslo-log",
-        "oslo-messaging",
-        "oslo-serialization",
-        "oslo-utils",
-        "oslo-versionedobjects",
-        "platformdirs",
-        "psutil",
-        "rich",
-        "sqlalchemy",
-        "tooz",
-    }
-)
 
 
 @pytest.fixture(scope="module")

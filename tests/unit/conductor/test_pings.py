@@ -12,7 +12,7 @@ def test_answers_are_counted_and_told() -> None:
     pinger.ping({"a": 1, "b": 1})
     util.wait_until(lambda: told)
     assert told == [("a", 1)]
-    assert set(pinger.answered()) == {"a"}
+    assert set(pinger.answered({"a": 1, "b": 1})) == {"a"}
     pinger.stop()
 
 
@@ -28,7 +28,7 @@ def test_another_incarnation_is_no_answer() -> None:
     pinger.ping({"a": 6, "last": 6})
     assert done.wait(20)
     pinger.stop()
-    assert pinger.answered() == {}
+    assert pinger.answered({"a": 6, "last": 6}) == {}
 
 
 def test_one_ping_per_host_at_a_time() -> None:
@@ -45,7 +45,7 @@ def test_one_ping_per_host_at_a_time() -> None:
     pinger.ping({"a": 1, "b": 1})
     util.wait_until(lambda: len(asked) == 2)
     go_on.set()
-    util.wait_until(lambda: len(pinger.answered()) == 2)
+    util.wait_until(lambda: len(pinger.answered({"a": 1, "b": 1})) == 2)
     assert sorted(asked) == ["a", "b"]
     pinger.ping({"a": 1})
     util.wait_until(lambda: len(asked) == 3)
@@ -60,15 +60,18 @@ def test_a_ping_that_fails_oddly_is_no_answer() -> None:
 
     pinger = pings.Pinger(ask, lambda *_: None, 1)
     pinger.ping({"bad": 1, "good": 1})
-    util.wait_until(pinger.answered)
-    assert set(pinger.answered()) == {"good"}
+    both = {"bad": 1, "good": 1}
+    util.wait_until(lambda: pinger.answered(both))
+    assert set(pinger.answered(both)) == {"good"}
     pinger.stop()
 
 
-def test_an_answer_ends_with_the_question() -> None:
+def test_an_answer_counts_for_its_incarnation() -> None:
     pinger = pings.Pinger(lambda _: 1, lambda *_: None, 1)
     pinger.ping({"a": 1})
-    util.wait_until(pinger.answered)
+    util.wait_until(lambda: pinger.answered({"a": 1}))
     pinger.ping({})
-    assert pinger.answered() == {}
+    assert set(pinger.answered({"a": 1})) == {"a"}
+    assert pinger.answered({"a": 2}) == {}
+    assert pinger.answered({"a": 1}) == {}
     pinger.stop()
