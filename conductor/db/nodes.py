@@ -28,7 +28,7 @@ OWNER = models.services.alias("owner")
 _SERVICE = models.services.alias("service")
 _BATCH = 500
 
-_IS_OWNER = sa.and_(
+IS_OWNER = sa.and_(
     _T.c.host.is_(None), OWNER.c.id == _T.c.service_id, models.live(OWNER)
 )
 _DERIVED = [
@@ -37,7 +37,7 @@ _DERIVED = [
     else column
     for column in _T.c
 ]
-_ALL = sa.select(*_DERIVED).select_from(_T.outerjoin(OWNER, _IS_OWNER))
+_ALL = sa.select(*_DERIVED).select_from(_T.outerjoin(OWNER, IS_OWNER))
 _LIVE = _ALL.where(models.live(_T))
 
 _BY_IDENTITY = sa.select(_T).where(
@@ -47,7 +47,7 @@ _BY_IDENTITY = sa.select(_T).where(
 )
 _LEGACY_OF_HOST = (
     sa.select(*_DERIVED)
-    .select_from(_T.join(OWNER, _IS_OWNER))
+    .select_from(_T.join(OWNER, IS_OWNER))
     .where(
         types.same_name(OWNER.c.host, sa.bindparam("host", type_=sa.String())),
         models.live(_T),
@@ -222,7 +222,7 @@ def _with_service(connection: sa.Connection) -> list[store.Row]:
     query = (
         sa.select(*_DERIVED, OWNER.c.id, *columns)
         .select_from(
-            _T.outerjoin(OWNER, _IS_OWNER).outerjoin(
+            _T.outerjoin(OWNER, IS_OWNER).outerjoin(
                 _SERVICE,
                 sa.and_(
                     types.same_name(_SERVICE.c.host, _T.c.host),

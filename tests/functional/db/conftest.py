@@ -24,7 +24,7 @@ POSTGRESQL = os.environ.get(
 def database_url(
     request: pytest.FixtureRequest, tmp_path: pathlib.Path
 ) -> Iterator[str]:
-    """The URL of an empty database, dropped afterwards."""
+    """Yield the URL of an empty database, dropped afterwards."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/musterbook.db"
         return
@@ -45,7 +45,7 @@ def database_url(
 
 @pytest.fixture
 def empty(database_url: str) -> Iterator[sa.Engine]:
-    """An engine on a database without tables."""
+    """Yield an engine on a database without tables."""
     engine = db_engine.make_engine(database_url)
     yield engine
     engine.dispose()
@@ -53,7 +53,7 @@ def empty(database_url: str) -> Iterator[sa.Engine]:
 
 @pytest.fixture
 def engine(empty: sa.Engine) -> sa.Engine:
-    """An engine on a database of today's shape."""
+    """Return an engine on a database of today's shape."""
     migration.sync(empty)
     return empty
 

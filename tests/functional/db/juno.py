@@ -22,13 +22,8 @@ NODE: dict[str, Any] = {
 
 
 def insert(connection: sa.Connection, table: str, **values: Any) -> None:
-    names = ", ".join(f'"{name}"' for name in values)
-    if connection.dialect.name == "mysql":
-        names = names.replace('"', "`")
-    marks = ", ".join(f":{name}" for name in values)
-    connection.execute(
-        sa.text(f"INSERT INTO {table} ({names}) VALUES ({marks})"), values
-    )
+    columns: list[sa.ColumnClause[Any]] = [sa.column(name) for name in values]
+    connection.execute(sa.table(table, *columns).insert().values(values))
 
 
 def service(

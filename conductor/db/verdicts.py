@@ -1,0 +1,311 @@
+"""The leader's lease and what only its holder may write: verdicts and freezes.
+
+Time is the database's clock and nobody else's.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import dataclasses
+import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from conductor.db import limits
+from conductor.db import models
+from conductor.db import retry
+from conductor.db import types
+
+_L = models.leases
+_S = models.services
+_F = models.freezes
+_BATCH = 500
+_CAUSE = 255
+#: Most characters of evidence: fits the column whatever they are.
+_EVIDENCE = 16_000
+
+
+@dataclasses.dataclass(frozen=True)
+class GrantedRow:
+    """What the verdict needs to know about one service."""
+
+    service_id: int
+    host: str
+    incarnation: int
+    said_goodbye: bool
+    stalled: str | None
+    forced_down: bool
+    state: str | None
+    state_cause: str | None
+    state_incarnation: int | None
+    state_evidence: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Transition:
+    """A change of one service's state.
+
+    :ivar previous: the state it was decided from
+    :ivar incarnation: the granted one it was decided about
+    """
+
+    service_id: int
+    host: str
+    previous: str | None
+    state: str
+    cause: str
+    evidence: str | None
+    actor: str
+    incarnation: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Outlook:
+    """How far the stored verdicts can be believed.
+
+    :ivar lease_age: seconds since the lease was renewed; None: never taken
+    :ivar freezes: scope ('' is the fleet, else a zone), cause, since, evidence
+    """
+
+    lease_fresh: bool
+    lease_age: float | None
+    freezes: list[tuple[str, str, datetime.datetime, str | None]]
+
+
+class VerdictStore:
+    """Lease, verdicts and freezes; any thread may call any method."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    # -- lease ---------------------------------------------------------------------
+
+    def acquire(self, name: str, owner: str, seconds: float) -> int | None:
+        """Take or renew a lease for so many seconds; return its term if it's ours.
+
+        The term rises with each new owner; renewing, also a lease of ours that
+        nobody took since it ran out, keeps it. Standing by writes nothing.
+
+        :param owner: unique to this process and start
+        """
+
+        def work(connection: sa.Connection) -> int | None:
+            found = connection.execute(
+                sa.select(_L.c.owner, _L.c.term, _L.c.expires_at > types.now()).where(
+                    _L.c.name == name
+                )
+            ).first()
+            fresh = {"renewed_at": types.now(), "expires_at": types.later(seconds)}
+            if found is None:
+                first = {"name": name, "owner": owner, "term": 1}
+                connection.execute(_L.insert().values(first | fresh))
+                return 1
+            holder, stored_term, valid = found
+            if valid and holder != owner:
+                return None
+            term = int(stored_term) + (holder != owner)
+            seen = [_L.c.name == name, _L.c.owner == holder, _L.c.term == stored_term]
+            if holder != owner:
+                seen.append(_L.c.expires_at <= types.now())
+            won = connection.execute(
+                _L.update().where(*seen).values({"owner": owner, "term": term} | fresh)
+            ).rowcount
+            return term if won else None
+
+        return retry.run(self._engine, work, again_on_duplicate=True)
+
+    def release(self, name: str, owner: str, term: int) -> None:
+        """Give a lease up, if it's still ours in this term."""
+        statement = (
+            _L.update()
+            .where(_L.c.name == name, _L.c.owner == owner, _L.c.term == term)
+            .values(owner="", expires_at=types.now())
+        )
+        retry.run(self._engine, lambda c: c.execute(statement))
+
+    def outlook(self, name: str) -> Outlook:
+        """Return whether a leader looks, and what is frozen."""
+        query = (
+            sa.select(
+                types.now(),
+                _L.c.renewed_at,
+                _L.c.expires_at > types.now(),
+                _F.c.scope,
+                _F.c.cause,
+                _F.c.since,
+                _F.c.evidence,
+            )
+            .select_from(_L.outerjoin(_F, sa.true()))
+            .where(_L.c.name == name)
+            .order_by(_F.c.scope)
+        )
+        found = retry.read(self._engine, lambda c: c.execute(query).all())
+        if not found:
+            # No leader ever, so nobody who could have frozen anything.
+            return Outlook(lease_fresh=False, lease_age=None, freezes=[])
+        now, renewed_at, fresh = found[0][:3]
+        age = max(0.0, (now - renewed_at).total_seconds())
+        freezes = [tuple(row[3:]) for row in found if row[3] is not None]
+        return Outlook(lease_fresh=bool(fresh), lease_age=age, freezes=freezes)
+
+    # -- verdicts ------------------------------------------------------------------
+
+    def granted(self, binary: str) -> list[GrantedRow]:
+        """Return the live services that ever had a grant, by id."""
+        query = (
+            sa.select(
+                _S.c.id,
+                _S.c.host,
+                _S.c.incarnation,
+                _S.c.goodbye_at.is_not(None),
+                _S.c.stalled_reason,
+                _S.c.forced_down,
+                _S.c.state,
+                _S.c.state_cause,
+                _S.c.state_incarnation,
+                _S.c.state_evidence,
+            )
+            .where(
+                _S.c.binary == binary, _S.c.incarnation.is_not(None), models.live(_S)
+            )
+            .order_by(_S.c.id)
+        )
+        found = retry.read(self._engine, lambda c: c.execute(query).all())
+        return [
+            GrantedRow(i, host, number, bool(bye), stalled, bool(forced), *state)
+            for i, host, number, bye, stalled, forced, *state in found
+        ]
+
+    def write(
+        self,
+        name: str,
+        owner: str,
+        term: int,
+        transitions: Sequence[Transition],
+        freezes: Mapping[str, tuple[str, str | None]] | None,
+    ) -> bool:
+        """Write verdicts and the set of freezes, if the lease is ours in this term.
+
+        All in one transaction. A transition is left out, in the history too, when
+        its service has another incarnation or another state than it was decided
+        from: somebody else wrote since, and the next look decides anew.
+
+        :param freezes: scope to cause and evidence, replacing the stored set (those
+            that stay keep their since); None leaves them alone
+        :returns: False: the lease isn't ours, nothing was written. With nothing to
+            write it isn't looked at
+        """
+        if not transitions and freezes is None:
+            return True
+
+        def work(connection: sa.Connection) -> bool:
+            if not _holds(connection, name, owner, term):
+                return False
+            for start in range(0, len(transitions), _BATCH):
+                _write_transitions(connection, transitions[start : start + _BATCH])
+            if freezes is not None:
+                _replace_freezes(connection, freezes, term)
+            return True
+
+        return retry.run(self._engine, work)
+
+
+def _holds(connection: sa.Connection, name: str, owner: str, term: int) -> bool:
+    """Tell whether the lease is ours, and keep it so until the transaction ends."""
+    query = (
+        sa.select(_L.c.name)
+        .where(
+            _L.c.name == name,
+            _L.c.owner == owner,
+            _L.c.term == term,
+            _L.c.expires_at > types.now(),
+        )
+        .with_for_update()
+    )
+    return connection.execute(query).first() is not None
+
+
+def _write_transitions(
+    connection: sa.Connection, transitions: Sequence[Transition]
+) -> None:
+    query = (
+        sa.select(_S.c.id, _S.c.incarnation, _S.c.state, _S.c.host, _S.c.binary)
+        .where(_S.c.id.in_([t.service_id for t in transitions]), models.live(_S))
+        .order_by(_S.c.id)
+        .with_for_update()
+    )
+    stored = {row.id: row for row in connection.execute(query)}
+    updates, history = [], []
+    for wanted in transitions:
+        row = stored.get(wanted.service_id)
+        if (
+            row is None
+            or row.incarnation != wanted.incarnation
+            or row.state not in {None, wanted.previous}
+        ):
+            continue
+        verdict: dict[str, Any] = {
+            "state": wanted.state,
+            "cause": limits.clip(wanted.cause, _CAUSE),
+            "evidence": limits.clip(wanted.evidence or "", _EVIDENCE) or None,
+            "actor": limits.clip(wanted.actor, _CAUSE),
+            "incarnation": wanted.incarnation,
+        }
+        updates.append({f"b_{k}": v for k, v in verdict.items()} | {"b_id": row.id})
+        history.append(
+            verdict
+            | {"service_id": row.id, "host": row.host, "binary": row.binary}
+            | {"previous": wanted.previous}
+        )
+    if updates:
+        connection.execute(_SET_STATE, updates)
+        connection.execute(_ADD_HISTORY, history)
+
+
+_SET_STATE = (
+    _S.update()
+    .where(_S.c.id == sa.bindparam("b_id"))
+    .values(
+        state=sa.bindparam("b_state"),
+        state_cause=sa.bindparam("b_cause"),
+        state_evidence=sa.bindparam("b_evidence"),
+        state_actor=sa.bindparam("b_actor"),
+        state_incarnation=sa.bindparam("b_incarnation"),
+        state_since=types.now(),
+        stream_version=None,
+    )
+)
+_ADD_HISTORY = models.transitions.insert().values(
+    {"at": types.now()}
+    | {
+        name: sa.bindparam(name)
+        for name in (
+            "service_id", "host", "binary", "previous", "state", "cause", "evidence",
+            "actor", "incarnation",
+        )
+    }
+)  # fmt: skip
+
+
+def _replace_freezes(
+    connection: sa.Connection,
+    wanted: Mapping[str, tuple[str, str | None]],
+    term: int,
+) -> None:
+    """Make the stored set this one; what is the same already isn't written."""
+    stored = {row.scope: row for row in connection.execute(sa.select(_F))}
+    gone = sorted(stored.keys() - wanted.keys())
+    if gone:
+        connection.execute(_F.delete().where(_F.c.scope.in_(gone)))
+    for scope, (cause, evidence) in wanted.items():
+        values: dict[str, Any] = {
+            "cause": limits.clip(cause, _CAUSE),
+            "evidence": limits.clip(evidence or "", _EVIDENCE) or None,
+        }
+        old = stored.get(scope)
+        if old is None:
+            new = values | {"scope": scope, "since": types.now(), "term": term}
+            connection.execute(_F.insert().values(new))
+        elif (old.cause, old.evidence) != (values["cause"], values["evidence"]):
+            change = _F.update().where(_F.c.scope == scope)
+            connection.execute(change.values(values | {"term": term}))
