@@ -249,7 +249,6 @@ class Watch:
         now: float,
     ) -> None:
         """Take in who is there and who isn't, the group having been readable."""
-        first = self._last_good is None
         gap = 0.0 if self._last_good is None else now - self._last_good
         blind = self._poll_failed or gap > self._policy.member_timeout
         present = set()
@@ -261,12 +260,9 @@ class Watch:
             if sight is None:
                 sight = verdict.first_sight(g, g.incarnation, now)
                 self._sights[host] = sight
-                # The former leader may have frozen a mass loss half noticed.
-                if (
-                    first
-                    and expected
-                    and (g.stored(verdict.State.UP) or g.stored(verdict.State.SUSPECT))
-                ):
+                # The former leader may have seen a mass loss by half.
+                known = g.stored(verdict.State.UP) or g.stored(verdict.State.SUSPECT)
+                if expected and known:
                     self._vanished[host] = now
             if g.member in members:
                 if expected:

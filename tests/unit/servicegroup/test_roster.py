@@ -83,6 +83,9 @@ def test_down_comes_back_when_seen(three: Fleet) -> None:
     three.join("h01")
     three.step()
     assert three.stored("h01") == UP
+    three.leave("h01")
+    three.step()
+    assert three.stored("h01") == ("suspect", "vanished")
 
 
 def test_down_becomes_suspect_when_it_answers(three: Fleet) -> None:
@@ -298,6 +301,71 @@ def test_short_outages_only_pause_the_count(three: Fleet) -> None:
     assert three.when("h01", "down") == missed + 30 + 4 * 2
 
 
+def test_backend_that_fails_again_gives_the_whole_grace_again(three: Fleet) -> None:
+    three.leave("h01")
+    three.reachable = False
+    three.run(20)
+    three.reachable = True
+    three.run(5)
+    three.reachable = False
+    three.run(20)
+    three.reachable = True
+    three.run(GRACE)
+    assert three.stored("h01") == UP
+    three.step()
+    assert three.stored("h01") == ("suspect", "not-yet-back")
+
+
+def test_unreachable_after_vanished_starts_the_hold_anew(three: Fleet) -> None:
+    three.group_exists = False
+    three.run(HOLD - 10)
+    three.reachable = False
+    three.run(60)
+    assert three.last.to_ping == frozenset()
+    three.reachable = True
+    three.run(HOLD)
+    assert three.last.freezes[""].cause == "group-vanished"
+    three.step()
+    assert three.stored("h00") == SILENT
+
+
+def test_stalled_members_are_awaited_too(three: Fleet) -> None:
+    three.change("h01", stalled="audit")
+    three.step()
+    three.reachable = False
+    three.step()
+    three.leave("h01")
+    three.reachable = True
+    three.step()
+    assert "" in three.last.freezes
+
+
+def test_who_was_missing_before_the_group_vanished_counts_from_then(
+    three: Fleet,
+) -> None:
+    three.leave("h01")
+    three.run(29)
+    three.reachable = False
+    three.run(100)
+    three.reachable, three.group_exists = True, False
+    three.run(5)
+    three.watch.release("")
+    three.run(2)
+    assert three.stored("h01") == ("suspect", "vanished")
+
+
+def test_operator_ends_the_wait_for_those_not_back(ten: Fleet) -> None:
+    ten.reachable = False
+    ten.step()
+    ten.leave(*zone(ten, "z1"))
+    ten.reachable = True
+    ten.step()
+    assert ten.watch.release("")
+    ten.step()
+    assert ten.last.freezes == {}
+    assert ten.stored(zone(ten, "z1")[0]) == ("suspect", "not-yet-back")
+
+
 def test_leader_that_was_frozen_starts_the_count_anew(three: Fleet) -> None:
     three.leave("h01")
     three.run(5)
@@ -372,6 +440,19 @@ def test_mass_loss_waits_for_the_last_before_it_judges_them(ten: Fleet) -> None:
     ten.run(GRACE)
     assert ten.last.freezes == {}
     assert ten.stored(dead[9]) == SILENT
+
+
+def test_mass_loss_ends_when_the_lost_explain_themselves(ten: Fleet) -> None:
+    dead = zone(ten, "z1")
+    ten.leave(*dead)
+    ten.step()
+    for host in dead[:5]:
+        ten.change(host, goodbye=True)
+    for host in dead[5:9]:
+        ten.change(host, incarnation=2)
+    del ten.granted[dead[9]]
+    ten.step()
+    assert ten.last.freezes == {}
 
 
 def test_mass_loss_ends_on_an_operators_word_and_does_not_begin_again(
