@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
-import logging
 import pathlib
 import random
 import shutil
