@@ -13,15 +13,8 @@ import dataclasses
 
 from musterbook import errors
 from musterbook.servicegroup import freeze
+from musterbook.servicegroup import ping
 from musterbook.servicegroup import verdict
-
-# Pings that one step asks for at most: each costs the leader and the broker about
-# 1.5 ms of CPU, and a step comes every second.
-PINGS_PER_STEP = 100
-# Seconds between two pings of a host that is down, for as long as it is.
-DOWN_PING_EVERY = 60.0
-# Hosts in the group that are pinged as well while a mass loss is held.
-CONTROLS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +49,7 @@ class Watch:
         self._released: set[str] = set()
         self._last_good: float | None = None
         self._poll_failed = False
-        self._pinged: dict[str, float] = {}
+        self._pings = ping.Pings(policy.member_timeout / 2)
 
     def step(
         self,
@@ -119,8 +112,14 @@ class Watch:
         }
         for host in gone:
             del self._sights[host]
-            self._pinged.pop(host, None)
+        self._pings.forget(gone)
         gone.update(h for h, g in granted.items() if g.goodbye or g.forced_down)
+        if self._outage is not None:
+            gone.update(
+                host
+                for host in self._outage.awaited - self._sights.keys()
+                if host not in granted or not granted[host].stored(verdict.State.UP)
+            )
         if not gone:
             return
         self._present -= gone
@@ -168,7 +167,9 @@ class Watch:
         return frozenset(
             host
             for host, g in granted.items()
-            if g.stored(verdict.State.UP) and not (g.goodbye or g.forced_down)
+            if g.stored(verdict.State.UP)
+            and g.incarnation is not None
+            and not (g.goodbye or g.forced_down)
         )
 
     def _blind(
@@ -204,7 +205,7 @@ class Watch:
         assert since is not None
         for host in outage.awaited:
             incarnation = granted[host].incarnation
-            assert incarnation is not None  # only members are awaited
+            assert incarnation is not None  # see _who_was_up and _forget
             sight = self._sights.get(host)
             if sight is None:
                 self._sights[host] = verdict.first_sight(
@@ -248,7 +249,6 @@ class Watch:
         now: float,
     ) -> None:
         """Take in who is there and who isn't, the group having been readable."""
-        first = self._last_good is None
         gap = 0.0 if self._last_good is None else now - self._last_good
         blind = self._poll_failed or gap > self._policy.member_timeout
         present = set()
@@ -260,12 +260,9 @@ class Watch:
             if sight is None:
                 sight = verdict.first_sight(g, g.incarnation, now)
                 self._sights[host] = sight
-                # The former leader may have frozen a mass loss half noticed.
-                if (
-                    first
-                    and expected
-                    and (g.stored(verdict.State.UP) or g.stored(verdict.State.SUSPECT))
-                ):
+                # The former leader may have seen a mass loss by half.
+                known = g.stored(verdict.State.UP) or g.stored(verdict.State.SUSPECT)
+                if expected and known:
                     self._vanished[host] = now
             if g.member in members:
                 if expected:
@@ -406,41 +403,19 @@ class Watch:
     def _to_ping(
         self, granted: Mapping[str, verdict.Granted], now: float
     ) -> frozenset[str]:
-        due = sorted(
-            (self._pinged.get(host, float("-inf")), host)
-            for host in self._worth_a_ping(granted, now)
-            if now - self._pinged.get(host, float("-inf")) >= self._ping_every(host)
-        )
-        asked = frozenset(host for _, host in due[:PINGS_PER_STEP])
-        self._pinged.update(dict.fromkeys(asked, now))
-        return asked
-
-    def _worth_a_ping(
-        self, granted: Mapping[str, verdict.Granted], now: float
-    ) -> set[str]:
         outage = self._outage
         if outage is not None and outage.vanished_at is not None:
-            return set(outage.awaited)
+            return self._pings.due(outage.awaited, frozenset(), now)
         if outage is not None and outage.answered_at is None:
-            return set()  # anybody may be missing: no question would be answered
-        hosts = {
-            host
+            return frozenset()  # anybody may be missing: there is no end of asking
+        missing = {
+            host: sight
             for host, sight in self._sights.items()
             if sight.missing_since is not None
             and verdict.judge_words(granted[host]) is None
         }
-        if self._losses and self._present:
-            hosts.update(self._controls(now))
-        return hosts
-
-    def _controls(self, now: float) -> set[str]:
-        """Return a few present hosts, others each time: one may be deaf itself."""
-        names = sorted(self._present)
-        first = int(now // self._policy.member_timeout) * CONTROLS
-        return {names[(first + i) % len(names)] for i in range(CONTROLS)}
-
-    def _ping_every(self, host: str) -> float:
-        sight = self._sights.get(host)
-        if sight is not None and sight.down:
-            return DOWN_PING_EVERY
-        return self._policy.member_timeout / 2
+        hosts = set(missing)
+        if self._losses:
+            hosts |= self._pings.controls(self._present, now)
+        down = frozenset(host for host, sight in missing.items() if sight.down)
+        return self._pings.due(hosts, down, now)

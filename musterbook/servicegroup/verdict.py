@@ -265,10 +265,7 @@ def _missing(
     policy: Policy,
 ) -> Verdict:
     heard = answered is not None and now - answered < policy.service_down_time
-    silent_from = sight.silent_from
-    if answered is not None:
-        silent_from = max(silent_from, answered)
-    silent = now - silent_from >= policy.service_down_time
+    silent = now - sight.silent_from >= policy.service_down_time
     if not heard and (silent or sight.down):
         return Verdict(
             State.DOWN,

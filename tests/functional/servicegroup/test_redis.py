@@ -1,0 +1,245 @@
+"""The driver and the beat on a real redis server."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import pathlib
+import random
+import shutil
+import threading
+import time
+
+import pytest
+
+from musterbook import errors
+from musterbook.servicegroup import beat
+from musterbook.servicegroup import tooz_driver
+from musterbook.servicegroup import url as group_url
+from tests.functional.servicegroup import redis_server
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("redis-server") is None, reason="redis-server is not installed"
+)
+
+GROUP = "compute"
+MEMBER_TIMEOUT = 2.0
+INTERVAL = 0.3
+CALL_TIMEOUT = 3.0
+
+
+def until(condition: Callable[[], bool], limit: float = 15.0) -> float:
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < limit, "not in time"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+@pytest.fixture
+def server(tmp_path: pathlib.Path) -> Iterator[redis_server.RedisServer]:
+    running = redis_server.RedisServer(tmp_path)
+    running.start()
+    yield running
+    running.close()
+
+
+Connect = Callable[[str], tooz_driver.ToozDriver]
+
+
+@pytest.fixture
+def connect(server: redis_server.RedisServer) -> Iterator[Connect]:
+    drivers: list[tooz_driver.ToozDriver] = []
+    url = group_url.parse(f"redis://127.0.0.1:{server.port}?timeout={MEMBER_TIMEOUT:g}")
+
+    def build(member: str) -> tooz_driver.ToozDriver:
+        drivers.append(tooz_driver.ToozDriver(url, member, CALL_TIMEOUT))
+        return drivers[-1]
+
+    yield build
+    for driver in drivers:
+        driver.stop()
+
+
+class Members:
+    """Three members that beat, and a reader that polls throughout."""
+
+    def __init__(self, connect: Connect) -> None:
+        self.names = [f"node-{x}#1" for x in "abc"]
+        self.reader = connect("reader")
+        self.beats = [self._beat(connect, name) for name in self.names]
+        for running in self.beats:
+            running.start()
+        until(lambda: self.seen() == set(self.names))
+
+    def _beat(self, connect: Connect, name: str) -> beat.Beat:
+        return beat.Beat(
+            lambda: connect(name), GROUP, INTERVAL, rng=random.Random(name)
+        )
+
+    def seen(self) -> set[str] | None:
+        """Return who is seen, None when nobody can tell."""
+        try:
+            return set(self.reader.get_all(GROUP))
+        except errors.GroupError:
+            return None
+
+    def all_back(self) -> float:
+        return until(lambda: self.seen() == set(self.names))
+
+
+@pytest.fixture
+def members(connect: Connect) -> Iterator[Members]:
+    made = Members(connect)
+    yield made
+    for running in made.beats:
+        assert running.stop()
+
+
+def joined_again(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        r.threadName or ""
+        for r in caplog.records
+        if r.getMessage().startswith("Joined again")
+    ]
+
+
+def test_join_leave_and_nobody_in_a_group_that_is_not(connect: Connect) -> None:
+    driver, reader = connect("a#1"), connect("reader")
+    with pytest.raises(errors.GroupVanished):
+        reader.get_all(GROUP)
+    driver.start()
+    driver.join(GROUP)
+    driver.join(GROUP)
+    assert driver.is_visible(GROUP)
+    assert reader.get_all(GROUP) == {"a#1"}
+    driver.leave(GROUP)
+    driver.leave(GROUP)
+    assert not driver.is_visible(GROUP)
+    assert reader.get_all(GROUP) == frozenset()
+
+
+def test_name_of_full_length(connect: Connect) -> None:
+    name = "h" * 255 + "#1"
+    driver = connect(name)
+    driver.join(GROUP)
+    assert driver.get_all(GROUP) == {name}
+
+
+def test_silent_member_expires_and_can_join_again(connect: Connect) -> None:
+    driver, reader = connect("a#1"), connect("reader")
+    driver.join(GROUP)
+    took = until(lambda: reader.get_all(GROUP) == frozenset())
+    assert took <= MEMBER_TIMEOUT + 1
+    driver.beat()  # tooz has no complaint
+    assert not driver.is_visible(GROUP)
+    driver.join(GROUP)
+    assert reader.get_all(GROUP) == {"a#1"}
+
+
+def test_driver_that_stops_without_leaving_expires(connect: Connect) -> None:
+    driver, reader = connect("a#1"), connect("reader")
+    driver.join(GROUP)
+    driver.stop()
+    assert reader.get_all(GROUP) == {"a#1"}
+    until(lambda: reader.get_all(GROUP) == frozenset())
+
+
+def test_stopping_beat_leaves_at_once(members: Members) -> None:
+    assert members.beats[0].stop()
+    assert members.seen() == set(members.names[1:])
+
+
+def test_flushall(
+    members: Members,
+    server: redis_server.RedisServer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with server.client() as client:
+        client.flushall()
+    until(lambda: members.seen() == set(members.names))
+    time.sleep(3 * INTERVAL)  # for a second warning to be missed, not to decide
+    assert len(joined_again(caplog)) == 3
+
+
+def test_member_entry_deleted(
+    members: Members,
+    server: redis_server.RedisServer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with server.client() as client:
+        assert client.hdel(f"_tooz_group:{GROUP}", "node-b#1") == 1
+    members.all_back()
+    until(lambda: len(joined_again(caplog)) == 1)
+
+
+def test_frozen_longer_than_the_member_timeout(
+    members: Members,
+    server: redis_server.RedisServer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server.freeze()
+    began = time.monotonic()
+    with pytest.raises(errors.GroupUnavailable):
+        members.reader.get_all(GROUP)
+    assert time.monotonic() - began < CALL_TIMEOUT + 1
+    # Beats that were on their way when the server froze may still arrive.
+    until(lambda: all((b.status().age or 0) > 5 for b in members.beats))
+    server.thaw()
+    members.all_back()
+    until(lambda: all(b.status().error is None for b in members.beats))
+    assert len(joined_again(caplog)) == 3
+
+
+def test_restarted_empty(
+    members: Members,
+    server: redis_server.RedisServer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server.close()
+    assert members.seen() is None
+    until(lambda: all(b.status().error is not None for b in members.beats))
+    server.start()
+    members.all_back()
+    until(lambda: len(joined_again(caplog)) == 3)
+
+
+def test_beat_waits_for_a_server_that_is_not_there_yet(
+    connect: Connect, server: redis_server.RedisServer
+) -> None:
+    server.close()
+    running = beat.Beat(lambda: connect("a#1"), GROUP, INTERVAL, rng=random.Random(1))
+    running.start()
+    until(lambda: running.status().error is not None)
+    assert not running.joined.is_set()
+    server.start()
+    assert running.wait_joined(15)
+    assert running.stop()
+
+
+def test_no_thread_outlives_its_driver(connect: Connect) -> None:
+    driver = connect("a#1")
+    driver.join(GROUP)
+    driver.stop()
+    assert not [t for t in threading.enumerate() if t.name.startswith("group-")]
+
+
+def test_password_with_special_characters(tmp_path: pathlib.Path) -> None:
+    server = redis_server.RedisServer(tmp_path, password="p@ss/w%rd")
+    server.start()
+    try:
+        where = f"127.0.0.1:{server.port}"
+        driver = tooz_driver.ToozDriver(
+            group_url.parse(f"redis://:p%40ss%2Fw%25rd@{where}"), "a#1"
+        )
+        driver.join(GROUP)
+        assert driver.get_all(GROUP) == {"a#1"}
+        driver.stop()
+        wrong = tooz_driver.ToozDriver(
+            group_url.parse(f"redis://:p%40ss%2Fwrong@{where}"), "a#1"
+        )
+        with pytest.raises(errors.GroupUnavailable) as caught:
+            wrong.start()
+        assert "p@ss" not in caught.value.message
+        assert where in caught.value.message
+        wrong.stop()
+    finally:
+        server.close()

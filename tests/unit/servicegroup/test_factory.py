@@ -1,0 +1,92 @@
+import builtins
+import pathlib
+from typing import Any
+
+import pytest
+
+from musterbook import conf as conf_module
+from musterbook import errors
+from musterbook.servicegroup import clients
+from musterbook.servicegroup import factory
+from musterbook.servicegroup import tooz_driver
+from musterbook.servicegroup import traits
+from musterbook.servicegroup import url as group_url
+
+
+def load(**values: Any) -> Any:
+    return conf_module.load(
+        [],
+        "test",
+        config_files=[],
+        overrides={(None, name): value for name, value in values.items()},
+    )
+
+
+def test_defaults_go_together() -> None:
+    conf = load(servicegroup_tooz_url="redis://:6379")
+    assert factory.check(conf).member_timeout == 10
+
+
+def test_beat_slower_than_the_member_timeout() -> None:
+    conf = load(servicegroup_tooz_url="redis://:6379?timeout=3", report_interval=5.0)
+    with pytest.raises(errors.ConfigurationError) as caught:
+        factory.check(conf)
+    assert "report_interval" in caught.value.message
+    assert "servicegroup_tooz_url" in caught.value.message
+
+
+def test_down_before_it_can_be_missed() -> None:
+    conf = load(
+        servicegroup_tooz_url="redis://:6379?timeout=10", service_down_time=10.0
+    )
+    with pytest.raises(errors.ConfigurationError) as caught:
+        factory.check(conf)
+    assert "service_down_time" in caught.value.message
+    assert "servicegroup_tooz_url" in caught.value.message
+
+
+def test_no_url() -> None:
+    with pytest.raises(errors.ConfigurationError, match="servicegroup_tooz_url"):
+        factory.make_driver(load(), "a#1")
+
+
+def test_driver_is_made_without_connecting(tmp_path: pathlib.Path) -> None:
+    conf = load(servicegroup_tooz_url=group_url.file_url(tmp_path / "none"))
+    driver = factory.make_driver(conf, "a#1")
+    assert isinstance(driver, tooz_driver.ToozDriver)
+    assert driver.traits is traits.TRAITS["file"]
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("report", "member", "interval"), [(3.0, 10.0, 3.0), (3.0, 6.0, 2.0), (1, 30, 1)]
+)
+def test_beat_interval(report: float, member: float, interval: float) -> None:
+    assert factory.beat_interval(report, member) == interval
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "redis://:6379",
+        "memcached://:11211",
+        "kazoo://:2181",
+        "etcd3+http://:2379",
+        "file:///tmp/x",
+    ],
+)
+def test_every_scheme_has_its_driver(text: str) -> None:
+    clients.factory(group_url.parse(text), "o")
+
+
+def test_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "redis":
+            raise ModuleNotFoundError("No module named 'redis'", name="redis")
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(errors.ConfigurationError, match=r"musterbook\[redis\]"):
+        clients.factory(group_url.parse("redis://:6379"), "servicegroup_tooz_url")
