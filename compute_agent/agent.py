@@ -35,7 +35,7 @@ from objects import service as service_obj
 LOG = logging.getLogger(__name__)
 
 #: Seconds a goodbye may take; a conductor that is gone finds out by the silence.
-_GOODBYE_TIMEOUT = 2.0
+_GOODBYE_TIMEOUT = 1.0
 _PING_TIMEOUT = 3.0
 _BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
@@ -116,10 +116,13 @@ class Agent(daemon.Part):
     def stop(self) -> None:
         """Leave the group and say goodbye at once, then finish what is in hand."""
         self._stopping.set()
-        if self._heart is not None:
-            self._heart.stop()
+        # Goodbye first: a leader that sees the member leave without it would say
+        # suspect for a moment. A conductor that doesn't answer delays leaving by
+        # _GOODBYE_TIMEOUT at most.
         if self._grant is not None:
             self._goodbye(self._grant)
+        if self._heart is not None:
+            self._heart.stop()
         if self._timer is not None:
             self._timer.stop()
         if self._server is not None:

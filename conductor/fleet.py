@@ -16,7 +16,7 @@ _SAID = frozenset({verdict.Cause.FORCED_DOWN.value, verdict.Cause.GOODBYE.value}
 
 
 def answer(
-    rows: liveness.FleetRows,
+    rows: liveness.Fleet,
     outlook: liveness.Outlook,
     columns: Sequence[str] | None,
 ) -> dict[str, Any]:
@@ -28,7 +28,9 @@ def answer(
     :param columns: names of the columns wanted, None for all; unknown ones are left
         out, so that a newer client can ask an older conductor
     """
-    by_name = {name: list(values) for name, values in rows.columns.items()}
+    by_name: dict[str, list[Any]] = {
+        name: [row[index] for row in rows.rows] for index, name in enumerate(rows.names)
+    }
     by_name["last_state"] = list(by_name["state"])
     _overlay(by_name, outlook)
     wanted = by_name.keys() if columns is None else [c for c in columns if c in by_name]
@@ -50,19 +52,24 @@ def _overlay(columns: dict[str, list[Any]], outlook: liveness.Outlook) -> None:
             columns["state_cause"][index] = verdict.Cause.FORCED_DOWN.value
         elif freeze is not None and columns["state_cause"][index] not in _SAID:
             columns["state"][index] = verdict.State.UNKNOWN.value
-            columns["state_cause"][index] = freeze.cause
-            columns["state_evidence"][index] = freeze.evidence
-            columns["state_since"][index] = freeze.since
+            cause, since, evidence = freeze
+            columns["state_cause"][index] = cause
+            columns["state_since"][index] = since
+            columns["state_evidence"][index] = evidence
 
 
-def _freeze(outlook: liveness.Outlook) -> liveness.StoredFreeze | None:
-    """Return what makes the whole fleet's verdicts unreliable now, if anything."""
+def _freeze(
+    outlook: liveness.Outlook,
+) -> tuple[str, datetime.datetime | None, str | None] | None:
+    """Return why (cause, since, evidence) verdicts can't be relied upon, if so."""
     if not outlook.lease_fresh:
         age = outlook.lease_age
         seen = "no leader yet" if age is None else f"no leader for {age:.0f} s"
-        return liveness.StoredFreeze("", verdict.Cause.NO_LEADER.value, None, seen)
+        return verdict.Cause.NO_LEADER.value, None, seen
     # Every host is in one zone until there are aggregates: any freeze is everyone's.
-    return outlook.freezes[0] if outlook.freezes else None
+    for _, cause, since, evidence in outlook.freezes:
+        return cause, since, evidence
+    return None
 
 
 def _plain(value: Any) -> Any:

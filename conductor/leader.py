@@ -75,7 +75,7 @@ class Leader:
         self._lease_due = 0.0
         self._lease_until = 0.0
         self._watch = roster.Watch(policy)
-        self._freezes: Mapping[str, freeze_rules.Freeze] | None = None
+        self._causes: Mapping[str, verdict.Cause] | None = None
         self._failing: str | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leader")
@@ -144,7 +144,7 @@ class Leader:
             LOG.info("Leading with term %s", term)
             # What an earlier leadership saw is stale: begin with a first look.
             self._watch = roster.Watch(self._policy)
-            self._freezes = None
+            self._causes = None
             self._pinger.forget()
         elif self._term is not None:
             LOG.warning("No longer leading: term %s ended", self._term)
@@ -203,7 +203,9 @@ class Leader:
             for host, new in decision.verdicts.items()
             if _differs(rows[host], new)
         ]
-        freezes = None if decision.freezes == self._freezes else decision.freezes
+        # Evidence alone, such as a count that grows, is nothing to write.
+        causes = {scope: freeze.cause for scope, freeze in decision.freezes.items()}
+        freezes = None if causes == self._causes else decision.freezes
         if not transitions and freezes is None:
             return
         if self._term is None or not self._store.write(
@@ -217,8 +219,8 @@ class Leader:
         ):
             self._lease_due = 0.0  # the lease is lost or late: ask for it at once
             return
-        self._freezes = decision.freezes
-        _log(transitions, freezes)
+        _log(transitions, freezes, thawed=bool(self._causes))
+        self._causes = causes
 
 
 def _granted(row: liveness.GrantedRow) -> verdict.Granted:
@@ -267,6 +269,8 @@ def _transition(row: liveness.GrantedRow, new: verdict.Verdict) -> liveness.Tran
 def _log(
     transitions: list[liveness.Transition],
     freezes: Mapping[str, freeze_rules.Freeze] | None,
+    *,
+    thawed: bool,
 ) -> None:
     for item in transitions:
         level = logging.INFO if item.state == verdict.State.UP else logging.WARNING
@@ -287,5 +291,5 @@ def _log(
                 freeze.cause.value,
                 freeze.evidence,
             )
-    elif freezes is not None:
-        LOG.info("No verdict is frozen")
+    elif freezes is not None and thawed:
+        LOG.warning("Verdicts are no longer frozen")

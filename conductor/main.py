@@ -82,7 +82,7 @@ def build(
     :raises DatabaseShape: the database isn't one this code can work with
     """
     group_url = factory.check(conf)
-    engine = db_engine.make_engine(conf)
+    engine = db_engine.from_conf(conf)
     migration.check_current(engine)
     store.bind(db_store.DatabaseStore(engine))
     records = liveness.LivenessStore(engine)

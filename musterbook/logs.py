@@ -20,12 +20,19 @@ _QUIET = (
     "tooz=ERROR",
     "urllib3=WARNING",
 )
+# oslo.log's own also has the user's and the project's identity, which the calls
+# between services don't have.
+_FORMAT = (
+    "%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s "
+    "[%(request_id)s] %(instance)s%(message)s"
+)
 
 
 def register_options(conf: cfg.ConfigOpts) -> None:
     """Register oslo.log's options; they are on the command line, too."""
     logging.register_options(conf)
     conf.set_default("default_log_levels", list(_QUIET))
+    conf.set_default("logging_context_format_string", _FORMAT)
 
 
 def setup(conf: cfg.ConfigOpts) -> None:

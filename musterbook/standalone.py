@@ -194,7 +194,7 @@ def run(argv: list[str]) -> int:
     )
     with _owned(_state_dir(conf)):
         logs.setup(conf)
-        engine = db_engine.make_engine(conf)
+        engine = db_engine.from_conf(conf)
         migration.sync(engine)
         engine.dispose()
         transport = rpc.make_transport(conf)

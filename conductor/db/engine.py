@@ -56,6 +56,12 @@ def list_opts() -> list[tuple[str | None, Sequence[cfg.Opt]]]:
     return [("database", OPTS)]
 
 
+def register_options(conf: cfg.ConfigOpts) -> None:
+    """Register the options of [database]; doing it twice is harmless."""
+    for group, opts in list_opts():
+        conf.register_opts(opts, group=group)
+
+
 def from_conf(conf: cfg.ConfigOpts, statement_seconds: int = 30) -> sa.Engine:
     """Return the engine of the configuration; it isn't connected yet.
 

@@ -6,6 +6,9 @@ from conductor.db import fleet
 from conductor.db import grants
 from conductor.db import verdicts
 
+#: Name of the leader's lease.
+LEASE = "liveness"
+
 GrantConflict = grants.GrantConflict
 KnownService = grants.KnownService
 GrantedRow = verdicts.GrantedRow

@@ -29,7 +29,7 @@ from objects import store
 NODE_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a001"
 PROCESS_UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 REQUEST_ID = "req-11111111-2222-3333-4444-555555555555"
-CONTEXT = {
+CONTEXT: dict[str, Any] = {
     "request_id": REQUEST_ID,
     "user_id": None,
     "project_id": None,

@@ -59,8 +59,9 @@ class Book:
             raise errors.InventoryChanged(
                 what="node", expected=generation, found=row["inventory_generation"]
             )
-        row.update(values, inventory_generation=generation + 1)
-        return {"inventory_generation": generation + 1}
+        following = row["inventory_generation"] + 1
+        row.update(values, inventory_generation=following)
+        return {"inventory_generation": following}
 
 
 class Source(source.InventorySource):

@@ -2,6 +2,7 @@ import builtins
 import pathlib
 from typing import Any
 
+from oslo_config import cfg
 import pytest
 
 from musterbook import conf as conf_module
@@ -14,12 +15,11 @@ from musterbook.servicegroup import url as group_url
 
 
 def load(**values: Any) -> Any:
-    return conf_module.load(
-        [],
-        "test",
-        config_files=[],
-        overrides={(None, name): value for name, value in values.items()},
-    )
+    def override(conf: cfg.ConfigOpts) -> None:
+        for name, value in values.items():
+            conf.set_override(name, value)
+
+    return conf_module.load([], "test", config_files=[], defaults=override)
 
 
 def test_defaults_go_together() -> None:
