@@ -221,7 +221,9 @@ class ToozDriver(driver.GroupDriver):
             session.coordinator.heartbeat()
 
     def _get(self, result: coordination.CoordAsyncResult[Any]) -> Any:
-        return result.get(timeout=self._call_timeout)
+        # A little less than the caller waits: kazoo's wait then ends in time, and
+        # its connection, which mends itself, needn't be given up.
+        return result.get(timeout=self._call_timeout * 0.9)
 
 
 def _reason(exc: Exception) -> str:
@@ -229,4 +231,8 @@ def _reason(exc: Exception) -> str:
     text = str(exc).strip()
     if isinstance(exc, coordination.ToozError) and text:
         return text
-    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+    if text:
+        return f"{type(exc).__name__}: {text}"
+    cause = exc.__cause__
+    below = f" ({type(cause).__name__})" if cause is not None else ""
+    return type(exc).__name__ + below

@@ -12,7 +12,8 @@ _ZOOKEEPER = driver.Traits(
     notices_dead_server=True,
     max_members=10_000,
     note="the server clamps the member timeout to 2 to 20 of its ticks; with "
-    "10,000 members use 30 s or more (10 s cost it a whole core)",
+    "10,000 members use 30 s or more (10 s cost it a whole core); the client's own "
+    "thread keeps the session, so a member stays one as long as its process runs",
 )
 _REDIS = driver.Traits(
     name="redis",
