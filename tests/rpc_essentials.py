@@ -232,6 +232,24 @@ class RpcEssentials:
         caller.join()
         assert answers == ["held"]
 
+    def test_calls_in_hand_of_a_stopped_server_hold_up_nobody(
+        self, lab: rpc_lab.Lab
+    ) -> None:
+        one = lab.server("one")
+        client = lab.client(timeout=rpc_lab.LIMIT)
+        caller = threading.Thread(
+            target=client.call, args=(CTXT, "hold"), name="caller"
+        )
+        caller.start()
+        assert one.endpoint.entered.wait(rpc_lab.LIMIT)
+        lab.server("two")
+        one.server.stop()
+        started = time.monotonic()
+        assert {client.call(CTXT, "who") for _ in range(20)} == {"two"}
+        assert time.monotonic() - started < 5
+        one.endpoint.go_on.set()
+        caller.join()
+
     def test_stop_under_calls_loses_none(self, lab: rpc_lab.Lab) -> None:
         lab.server("one")
         with rpc_lab.Callers(lab.client(timeout=15), 8) as callers:

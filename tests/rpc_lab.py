@@ -139,8 +139,10 @@ class Lab:
         conf.set_override("control_exchange", self.topic)
         made = rpc.make_transport(conf)
         if self._url.startswith("rabbit"):
-            # Nothing of the test stays in the broker.
-            conf.set_override("amqp_auto_delete", True, "oslo_messaging_rabbit")
+            # Nothing of the test stays in the broker for longer than a minute.
+            group = "oslo_messaging_rabbit"
+            conf.set_override("amqp_auto_delete", True, group)
+            conf.set_override("rabbit_transient_queues_ttl", 60, group)
         self._transports.append(made)
         return made
 

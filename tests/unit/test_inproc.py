@@ -4,6 +4,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from concurrent import futures
 import contextlib
+import functools
 import gc
 import queue
 import statistics
@@ -127,6 +128,10 @@ def in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     thread = threading.Thread(target=run, name="caller")
     thread.start()
     return thread, got
+
+
+def both_wait(one: exchange.Subscription, two: exchange.Subscription) -> bool:
+    return one._waiting and two._waiting
 
 
 class TestCall:
@@ -356,14 +361,18 @@ class TestStop:
             shared = exchange.Exchange()
             one = shared.subscribe_server("x", "t", "one")
             two = shared.subscribe_server("x", "t", "two")
-            running = [in_thread(lambda s=s: s.take(rpc_lab.LIMIT)) for s in (one, two)]  # type: ignore[misc]  # lambda with a default
-            rpc_lab.until(lambda one=one, two=two: one._waiting and two._waiting)  # type: ignore[misc]  # lambda with defaults
+            running = [
+                in_thread(functools.partial(each.take, 2 * rpc_lab.LIMIT))
+                for each in (one, two)
+            ]
+            rpc_lab.until(functools.partial(both_wait, one, two))
             shared.publish("x", "t", exchange.Envelope("body"))
             one.stop()
             running[0][0].join()
             [of_one] = running[0][1]
             if of_one is None:
-                running[1][0].join()
+                running[1][0].join(rpc_lab.LIMIT)
+                assert not running[1][0].is_alive()
                 [of_two] = running[1][1]
                 assert of_two[1].body == "body"
             two.stop()
