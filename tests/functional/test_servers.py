@@ -193,14 +193,18 @@ def run_folder() -> Iterator[pathlib.Path]:
 def _inner_run(
     folder: pathlib.Path, *arguments: str, ci: str = "true"
 ) -> subprocess.Popen[str]:
-    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG")}
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "pytest", "-p", "tests.conftest"),
             *("-p", "no:cacheprovider", *arguments, "test_run.py"),
         ],
         cwd=folder,
-        env=inherited | {"CI": ci, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
+        env={
+            "CI": ci,
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(folder),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
