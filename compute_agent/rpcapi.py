@@ -39,9 +39,12 @@ class ComputeAPI:
 
         :raises AgentUnavailable: it didn't answer in time
         """
-        answer: dict[str, Any] = self._client.call(
-            context, "ping", server=host, timeout=timeout
-        )
+        try:
+            answer: dict[str, Any] = self._client.call(
+                context, "ping", server=host, timeout=timeout
+            )
+        except errors.AgentUnavailable as exc:
+            raise errors.AgentUnavailable(**{**exc.kwargs, "host": host}) from None
         return answer
 
     def rejoin(self, context: RequestContext, host: str, incarnation: int) -> None:

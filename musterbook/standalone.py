@@ -31,6 +31,7 @@ from musterbook import fleetview
 from musterbook import logs
 from musterbook import rpc
 from musterbook.servicegroup import factory
+from musterbook.servicegroup import url as group_url
 from objects import base
 
 LOG = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ def _embed(conf: cfg.ConfigOpts) -> None:
     conf.set_default("state_path", str(state))
     conf.set_default("transport_url", "inproc://")
     conf.set_default("connection", f"sqlite:///{state}/musterbook.sqlite", "database")
-    conf.set_default("servicegroup_tooz_url", f"file://{state}/groups")
+    conf.set_default("servicegroup_tooz_url", group_url.file_url(str(state / "groups")))
     conf.set_default("ping_timeout", 0.5, "conductor")
     conf.set_default("poll_interval", 0.25, "conductor")
     conf.set_default("log_file", str(state / "musterbook.log"))

@@ -65,6 +65,7 @@ def test_rejoin_does_not_wait_for_the_interval(
 ) -> None:
     running = make(8.0)  # the jitter is at most a quarter of it
     assert running.wait_joined(10)
+    driver.members.clear()
     running.rejoin()
     until(lambda: driver.calls.count("join") == 2)
 

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from musterbook.servicegroup import pulse
+from musterbook.servicegroup import traits
 from tests.unit.servicegroup import fakes
 
 INTERVAL = 3.0
@@ -145,14 +146,35 @@ def test_failing_rejoin_goes_on_until_it_works_with_one_warning_at_the_end(
     assert end.startswith("Joined again")
 
 
-def test_asked_to_rejoin(member: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_asked_to_rejoin_it_looks_first(
+    member: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     member.pulse.rejoin()
-    assert member.turn() == ["join"]
     assert member.turn() == ["beat", "is_visible"]
+    assert warnings(caplog) == []
+    member.driver.members.clear()
+    member.pulse.rejoin()
+    assert member.turn() == ["beat", "is_visible", "join"]
+
+
+@pytest.fixture
+def blind(member: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Return a member of a backend where it can't see itself."""
+    monkeypatch.setattr(member.driver, "traits", traits.TRAITS["memcached"])
+    return member
+
+
+def test_asked_to_rejoin_where_it_cannot_look(
+    blind: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    blind.pulse.rejoin()
+    assert blind.turn() == ["join"]
+    assert blind.turn() == ["beat", "is_visible"]
     assert len(warnings(caplog)) == 1
 
 
-def test_asked_to_rejoin_is_not_forgotten_when_the_join_fails(member: Bench) -> None:
+def test_asked_to_rejoin_is_not_forgotten_when_the_join_fails(blind: Bench) -> None:
+    member = blind
     member.driver.fail["join"] = [fakes.unavailable()]
     member.pulse.rejoin()
     member.turn()
