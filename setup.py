@@ -61,7 +61,7 @@ setuptools.setup(
     ),
     package_data={
         "compute_agent": ["py.typed"],
-        "conductor": ["py.typed"],
+        "conductor": ["py.typed", "db/migrations/script.py.mako"],
         "musterbook": ["py.typed"],
         "objects": ["py.typed"],
     },
