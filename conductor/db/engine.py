@@ -75,7 +75,8 @@ def from_conf(conf: cfg.ConfigOpts, statement_seconds: int = 30) -> sa.Engine:
             values[opt.dest] = conf.database[opt.dest]
         except (cfg.Error, ValueError):
             raise errors.ConfigurationError(
-                option=f"[database]{opt.dest}", reason="is not a valid value"
+                option=f"[database]{opt.dest}",
+                reason="is not a valid value (a $ is written $$)",
             ) from None
     url = values.pop("connection")
     return make_engine(url, statement_seconds=statement_seconds, **values)
@@ -111,7 +112,9 @@ def _refused(reason: str) -> errors.ConfigurationError:
 def _parse(url: str | None) -> sa.URL:
     """Return the URL with the driver spelled out."""
     if not isinstance(url, str) or not url.strip():
-        raise _refused("is not set; for instance sqlite:////var/lib/x/musterbook.db")
+        raise _refused(
+            "is not set; for instance mysql+pymysql://user:password@host/musterbook"
+        )
     if any(c.isspace() or not c.isprintable() for c in url):
         raise _refused("has a space or a control character in it")
     try:

@@ -54,6 +54,8 @@ _MYSQL_LOST = {1040, 1053, 1927, 2002, 2003, 2006, 2013}
 _MYSQL_SHAPE = {1054, 1146}
 #: SQLITE_BUSY and SQLITE_LOCKED (the low byte of the code).
 _SQLITE_BUSY = {5, 6}
+_SQLITE_NOTADB = 26
+_MYSQL_NO_DB = 1049
 
 
 def run(
@@ -117,6 +119,8 @@ def classify(exc: Exception) -> Trouble:
         return Trouble.BUSY
     if isinstance(exc, sa_exc.TimeoutError):
         return Trouble.NO_CONNECTION
+    if isinstance(exc, oslo_exc.DBNonExistentDatabase):
+        return Trouble.OTHER
     code = _code(exc)
     if code in _PG_BUSY | _MYSQL_BUSY:
         return Trouble.BUSY
@@ -124,22 +128,29 @@ def classify(exc: Exception) -> Trouble:
         return Trouble.SHAPE
     if isinstance(exc, oslo_exc.DBConnectionError) or code in _PG_LOST | _MYSQL_LOST:
         return Trouble.LOST
-    return _classify_sqlite(exc)
+    return _classify_the_rest(exc)
 
 
-def _classify_sqlite(exc: Exception) -> Trouble:
+def _classify_the_rest(exc: Exception) -> Trouble:
     if isinstance(exc, oslo_exc.DBNonExistentTable):
         return Trouble.SHAPE
     code = getattr(_driver_error(exc), "sqlite_errorcode", None)
-    if code is not None and code & 0xFF in _SQLITE_BUSY:
-        return Trouble.BUSY
-    if code is not None and code & 0xFF == 26:  # SQLITE_NOTADB
-        return Trouble.SHAPE
+    if code is not None:
+        return Trouble.BUSY if code & 0xFF in _SQLITE_BUSY else Trouble.OTHER
+    if _is_refusal(exc):
+        return Trouble.OTHER
     # psycopg2 gives no SQLSTATE when it can't connect.
-    unconnected = isinstance(_driver_error(exc), Exception) and "connection to" in str(
-        _driver_error(exc)
-    )
+    unconnected = "connection to server" in str(_driver_error(exc))
     return Trouble.LOST if unconnected else Trouble.OTHER
+
+
+def _is_refusal(exc: Exception) -> bool:
+    """Tell whether the server refused who we are, which won't change by itself."""
+    said = str(_driver_error(exc))
+    return _code(exc) in {1044, 1045} or (
+        "connection to server" in said
+        and ("authentication failed" in said or "role " in said)
+    )
 
 
 def _driver_error(exc: Exception) -> BaseException | None:
@@ -168,14 +179,19 @@ def named(trouble: Trouble, exc: Exception) -> errors.MusterbookError:
         return errors.DatabaseUnavailable(reason="there is no connection to it")
     if trouble is Trouble.SHAPE:
         return errors.DatabaseShape(
-            reason="it is not a database of ours or tables are missing; "
-            "run musterbook-manage db sync"
+            reason="a table or column is missing; run musterbook-manage db sync"
         )
-    if isinstance(exc, oslo_exc.DBNonExistentDatabase) or _code(exc) == 1049:
-        return errors.DatabaseUnavailable(reason="it does not exist")
-    if _code(exc) in {1044, 1045}:
-        return errors.DatabaseUnavailable(reason="it refused the user or password")
+    return errors.DatabaseUnavailable(reason=_reason(exc))
+
+
+def _reason(exc: Exception) -> str:
+    """Return what an operator should know of an error that isn't tried again."""
+    if isinstance(exc, oslo_exc.DBNonExistentDatabase) or _code(exc) == _MYSQL_NO_DB:
+        return "it does not exist or can't be opened"
+    if _is_refusal(exc):
+        return "it refused the user or the password"
+    code = getattr(_driver_error(exc), "sqlite_errorcode", None) or _code(exc)
+    if code == _SQLITE_NOTADB:
+        return "the file is not an SQLite database"
     LOG.error("The database answered with an unexpected error", exc_info=exc)
-    return errors.DatabaseUnavailable(
-        reason="it answered with an unexpected error, which is in this process's log"
-    )
+    return f"it answered with an unexpected error (code {code}); the log says more"

@@ -15,6 +15,7 @@ MYSQL = {
     "mysql_charset": "utf8mb3",
     "mysql_collate": "utf8mb3_general_ci",
 }
+HISTORY_INDEX = "ix_transitions_service_id"
 
 
 def instant(name: str) -> sa.Column[Any]:
@@ -31,6 +32,7 @@ def host_name() -> sa.types.TypeEngine[str]:
 def upgrade() -> None:
     """Create the tables; those that an interrupted run left are kept."""
     _create_verdict_tables()
+    _index_history()
     _create_stream_tables()
 
 
@@ -59,7 +61,7 @@ def _create_verdict_tables() -> None:
     op.create_table(
         "transitions",
         sa.Column("id", key, primary_key=True),
-        sa.Column("service_id", sa.Integer, nullable=False, index=True),
+        sa.Column("service_id", sa.Integer, nullable=False),
         sa.Column("host", host_name()),
         sa.Column("binary", sa.String(255)),
         instant("at"),
@@ -72,6 +74,13 @@ def _create_verdict_tables() -> None:
         if_not_exists=True,
         **MYSQL,
     )
+
+
+def _index_history() -> None:
+    """Index the history by service; apart, for the table may stand without it."""
+    indexes = sa.inspect(op.get_bind()).get_indexes("transitions")
+    if not any(index["name"] == HISTORY_INDEX for index in indexes):
+        op.create_index(HISTORY_INDEX, "transitions", ["service_id"])
 
 
 def _create_stream_tables() -> None:

@@ -1,0 +1,154 @@
+"""What an operator can get wrong about the database is one line without secrets."""
+
+import builtins
+import pathlib
+from typing import Any
+
+from oslo_config import cfg
+import pytest
+import sqlalchemy as sa
+
+from conductor.db import engine as db_engine
+from conductor.db import migration
+from conductor.db import retry
+from musterbook import errors
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        (None, "not set"),
+        ("", "not set"),
+        ("  ", "not set"),
+        ("s3cret", "not a database URL"),
+        ("mysql://u:s3cret@h /d", "space"),
+        ("mysql://u:s3cret@h/d\n", "space"),
+        ("mysql://u:s3cret@h:99999/d", "port 99999"),
+        ("mysql://u:s3cret@h:0/d", "port 0"),
+        ("mysql://u:s3cret@h:abc/d", "not a database URL"),
+        ("mysql://u:s3cret@h", "names no database"),
+        ("oracle://u:s3cret@h/d", "not mysql, postgresql or sqlite"),
+        ("mysql+mysqldb://u:s3cret@h/d", "use mysql+pymysql://"),
+        ("postgresql+s3cret://u:p@h/d", "use postgresql+psycopg2://"),
+        ("sqlite://", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("sqlite:////no/such/directory/x.db", "/no/such/directory does not exist"),
+        ("sqlite:////proc", "is not a file"),
+    ],
+)
+def test_urls_that_can_not_be_used(url: str | None, reason: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        db_engine.make_engine(url)
+    assert caught.value.option == "[database]connection"
+    assert reason in caught.value.reason
+    assert "s3cret" not in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_unwritable_directory(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tests may run as root, whom no mode keeps out.
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(errors.ConfigurationError, match="can't be written"):
+        db_engine.make_engine(f"sqlite:///{tmp_path}/x.db")
+
+
+def test_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any) -> Any:
+        if name.partition(".")[0] in {"pymysql", "psycopg2"}:
+            raise ImportError(name)
+        return real(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    for url, extra in (("mysql://h/d", "mysql"), ("postgresql://h/d", "postgresql")):
+        with pytest.raises(errors.ConfigurationError, match=rf"musterbook\[{extra}\]"):
+            db_engine.make_engine(url)
+
+
+@pytest.mark.parametrize("scheme", ["mysql+pymysql", "postgresql+psycopg2"])
+def test_nobody_listens(scheme: str) -> None:
+    engine = db_engine.make_engine(f"{scheme}://u:s3cret@127.0.0.1:1/d")
+    with pytest.raises(errors.DatabaseUnavailable) as caught:
+        migration.version(engine)
+    assert caught.value.message == (
+        "the database is not available: there is no connection to it"
+    )
+
+
+def test_database_that_does_not_exist(database_url: str) -> None:
+    url = sa.make_url(database_url)
+    if url.get_backend_name() == "sqlite":
+        pytest.skip("SQLite creates it")
+    engine = db_engine.make_engine(
+        url.set(database="mb_no_such").render_as_string(hide_password=False)
+    )
+    with pytest.raises(errors.DatabaseUnavailable, match="does not exist"):
+        migration.version(engine)
+
+
+def test_a_file_that_is_no_database(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.db"
+    path.write_text("something else entirely\n" * 100)
+    engine = db_engine.make_engine(f"sqlite:///{path}")
+    with pytest.raises(errors.DatabaseUnavailable, match="not an SQLite database"):
+        migration.sync(engine)
+    assert path.read_text().startswith("something")
+
+
+def test_mariadb_is_mysql() -> None:
+    engine = db_engine.make_engine("mariadb://h/d")
+    assert engine.dialect.name == "mysql"
+
+
+def test_sessions_are_as_the_statements_expect(empty: sa.Engine) -> None:
+    asked: dict[str, tuple[list[str], list[Any]]] = {
+        "sqlite": (
+            ["PRAGMA journal_mode", "PRAGMA foreign_keys", "PRAGMA synchronous"],
+            ["wal", 1, 2],
+        ),
+        "mysql": (
+            [
+                "SELECT @@tx_isolation",
+                "SELECT @@innodb_lock_wait_timeout",
+                "SELECT @@character_set_client",
+                "SELECT LOCATE('STRICT', @@sql_mode) > 0",
+            ],
+            ["READ-COMMITTED", 5, "utf8mb4", 1],
+        ),
+        "postgresql": (
+            [
+                "SHOW transaction_isolation",
+                "SHOW lock_timeout",
+                "SHOW statement_timeout",
+            ],
+            ["read committed", "5s", "30s"],
+        ),
+    }
+    questions, answers = asked[empty.dialect.name]
+    for question, answer in zip(questions, answers, strict=True):
+
+        def ask(c: sa.Connection, question: str = question) -> Any:
+            return c.exec_driver_sql(question).scalar()
+
+        assert retry.read(empty, ask) == answer
+
+
+def test_options(tmp_path: pathlib.Path) -> None:
+    conf = cfg.ConfigOpts()
+    for group, opts in db_engine.list_opts():
+        conf.register_opts(opts, group=group)
+    conf([], default_config_files=[])
+    with pytest.raises(errors.ConfigurationError, match="is not set"):
+        db_engine.from_conf(conf)
+    conf.set_override("connection", f"sqlite:///{tmp_path}/x.db", group="database")
+    migration.sync(db_engine.from_conf(conf))
+    path = tmp_path / "x.conf"
+    path.write_text("[database]\nmax_pool_size = many\n")
+    conf([], default_config_files=[str(path)])
+    with pytest.raises(errors.ConfigurationError) as caught:
+        db_engine.from_conf(conf)
+    assert caught.value.option == "[database]max_pool_size"
+    assert next(o for o in db_engine.OPTS if o.dest == "connection").secret

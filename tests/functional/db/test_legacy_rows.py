@@ -1,0 +1,166 @@
+"""Rows of Juno's shape: found by their service's host, detached by a save."""
+
+from concurrent import futures
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from conductor.db import liveness
+from conductor.db import store as db_store
+from musterbook import errors
+from tests.functional.db import juno
+
+VALUES = {"host": "H1", "hypervisor_hostname": "HV", "vcpus": 8}
+
+
+@pytest.fixture
+def legacy(engine: sa.Engine) -> sa.Engine:
+    with engine.begin() as c:
+        juno.service(c, 1, "h1")
+        juno.node(c, 1, 1, "hv")
+        juno.service(c, 2, "old", deleted=None)
+        juno.node(c, 2, 2, "hv", deleted=None)
+        juno.service(c, 3, "dead", deleted=3)
+        juno.node(c, 3, 3, "hv")
+    return engine
+
+
+def stored(engine: sa.Engine, node_id: int) -> tuple[Any, ...]:
+    query = sa.text("SELECT host, service_id, uuid FROM compute_nodes WHERE id = :id")
+    with engine.connect() as connection:
+        return tuple(connection.execute(query, {"id": node_id}).one())
+
+
+def test_found_by_derived_host(
+    legacy: sa.Engine, store: db_store.DatabaseStore
+) -> None:
+    row = store.compute_node_get_by_host_and_nodename("H1", "HV")
+    assert (row["id"], row["host"], row["service_id"]) == (1, "h1", 1)
+    assert [n["id"] for n in store.compute_nodes_by_host("OLD")] == [2]
+    assert store.compute_node_get(uuid=row["uuid"].upper())["id"] == 1
+    assert [n["id"] for n in store.compute_nodes_by_uuids([row["uuid"]])] == [1]
+    assert store.compute_nodes_by_host("dead") == []
+    assert [n["id"] for n in store.compute_nodes_page(None, None)] == [1, 2, 3]
+    uuid = store.service_get(id=1)["uuid"]
+    assert store.service_get(uuid=uuid)["id"] == 1
+
+
+@pytest.mark.parametrize(("node_id", "host"), [(1, "h1"), (2, "old")])
+def test_save_detaches(
+    legacy: sa.Engine, store: db_store.DatabaseStore, node_id: int, host: str
+) -> None:
+    before = store.compute_node_get(id=node_id)
+    answer = store.compute_node_update(node_id, {"reserved_memory_mb": 100}, 0)
+    assert stored(legacy, node_id) == (host, None, before["uuid"])
+    after = store.compute_node_get(id=node_id)
+    assert {k: after[k] for k in answer} == dict(answer)
+    assert answer["host"] == host
+    assert answer["service_id"] is None
+    assert after["memory_mb_used"] == before["memory_mb_used"] + 100
+    assert after["free_ram_mb"] == before["free_ram_mb"] - 100
+    assert after["deleted"] is False
+    with pytest.raises(errors.InventoryChanged):
+        store.compute_node_update(node_id, {"vcpus": 1}, 0)
+
+
+def test_late_save_of_a_legacy_row_leaves_it_alone(
+    legacy: sa.Engine, store: db_store.DatabaseStore
+) -> None:
+    with pytest.raises(errors.InventoryChanged):
+        store.compute_node_update(1, {"vcpus": 1}, 5)
+    assert stored(legacy, 1) == (None, 1, None)
+
+
+def test_of_two_savers_one_detaches(
+    legacy: sa.Engine, store: db_store.DatabaseStore
+) -> None:
+    with futures.ThreadPoolExecutor(2) as pool:
+        runs = [
+            pool.submit(store.compute_node_update, 1, {"vcpus": 20 + i}, 0)
+            for i in range(2)
+        ]
+        outcomes = [run.exception() for run in runs]
+    assert sum(isinstance(o, errors.InventoryChanged) for o in outcomes) == 1
+    assert sum(o is None for o in outcomes) == 1
+    assert stored(legacy, 1)[:2] == ("h1", None)
+
+
+def test_create_beside_a_legacy_row_is_refused(
+    legacy: sa.Engine, store: db_store.DatabaseStore
+) -> None:
+    with pytest.raises(errors.ComputeNodeExists):
+        store.compute_node_create(VALUES)
+    # The orphan belongs to no host: its host may have a node of its own.
+    made = store.compute_node_create(VALUES | {"host": "dead"})
+    assert [n["id"] for n in store.compute_nodes_by_host("dead")] == [made["id"]]
+
+
+def test_creators_and_savers_leave_one_row(
+    legacy: sa.Engine, store: db_store.DatabaseStore
+) -> None:
+    with futures.ThreadPoolExecutor(8) as pool:
+        creates = [pool.submit(store.compute_node_create, VALUES) for _ in range(6)]
+        saves = [
+            pool.submit(store.compute_node_update, 1, {"running_vms": i}, None)
+            for i in range(2)
+        ]
+        assert [run.exception() for run in saves] == [None, None]
+        refusals = [run.exception() for run in creates]
+    assert all(isinstance(r, errors.ComputeNodeExists) for r in refusals)
+    assert [n["id"] for n in store.compute_nodes_by_host("h1")] == [1]
+
+
+def test_a_live_identity_is_never_doubled_by_a_save(
+    legacy: sa.Engine, store: db_store.DatabaseStore
+) -> None:
+    with legacy.begin() as c:
+        juno.node(c, 4, 1, "hv2", host="h1", uuid=None)
+        juno.node(c, 5, 1, "HV2")
+    with pytest.raises(errors.ComputeNodeExists):
+        store.compute_node_update(5, {"vcpus": 1}, None)
+    with pytest.raises(errors.ComputeNodeExists):
+        store.compute_node_update(4, {"hypervisor_hostname": "hv"}, None)
+    assert stored(legacy, 5)[:2] == (None, 1)
+
+
+def test_orphan_is_saved_without_a_host(
+    legacy: sa.Engine, store: db_store.DatabaseStore
+) -> None:
+    assert store.compute_node_get(id=3)["host"] is None
+    store.compute_node_update(3, {"vcpus": 1}, 0)
+    assert stored(legacy, 3)[:2] == (None, 3)
+    assert store.compute_node_get(id=3)["vcpus"] == 1
+
+
+def test_destroy(legacy: sa.Engine, store: db_store.DatabaseStore) -> None:
+    with pytest.raises(errors.ComputeNodeNotFound):
+        store.compute_node_destroy(1, "other")
+    with pytest.raises(errors.ComputeNodeNotFound):
+        store.compute_node_destroy(3, "dead")
+    store.compute_node_destroy(1, "H1")
+    store.compute_node_destroy(2, None)
+    assert [n["id"] for n in store.compute_nodes()] == [3]
+
+
+def test_peer_of_version_1_0_creates_by_service(
+    legacy: sa.Engine, store: db_store.DatabaseStore
+) -> None:
+    values = {"service_id": 1, "hypervisor_hostname": "hv9", "vcpus": 8}
+    made = store.compute_node_create(values)
+    assert (made["host"], made["service_id"]) == ("h1", None)
+    with pytest.raises(errors.InvalidInput, match="service_id"):
+        store.compute_node_create(values | {"service_id": 3})
+
+
+def test_hello_of_a_legacy_service(
+    legacy: sa.Engine, store: db_store.DatabaseStore
+) -> None:
+    live = liveness.LivenessStore(legacy)
+    uuid = store.service_get(id=2)["uuid"]
+    known = live.known("OLD", "nova-compute")
+    assert known == liveness.KnownService("old", None, None, False)
+    number = live.grant("old", "nova-compute", "compute", "p", None, None, "s", None)
+    assert number == 1
+    assert store.service_get_by_host_and_binary("old", "nova-compute")["id"] == 2
+    assert store.service_get(uuid=uuid)["incarnation"] == 1
