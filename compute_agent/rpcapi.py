@@ -44,7 +44,9 @@ class ComputeAPI:
                 context, "ping", server=host, timeout=timeout
             )
         except errors.AgentUnavailable as exc:
-            raise errors.AgentUnavailable(**{**exc.kwargs, "host": host}) from None
+            raise errors.AgentUnavailable(
+                host=host, method="ping", seconds=exc.kwargs["seconds"]
+            ) from None
         return answer
 
     def rejoin(self, context: RequestContext, host: str, incarnation: int) -> None:
