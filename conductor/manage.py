@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         conf = musterbook_conf.load(
             sys.argv[1:] if argv is None else argv,
             PROG,
-            extra=db_engine.list_opts(),
+            prepare=(db_engine.register_options,),
             cli=_CLI,
         )
         # Without it Python prints warnings of libraries on stderr by itself.
