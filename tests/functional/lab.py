@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from oslo_config import cfg
+import sqlalchemy as sa
 
 from conductor import rpcapi as conductor_rpcapi
 from musterbook import context
@@ -174,6 +175,17 @@ class Lab:
             f"{node} {' or '.join(states)}",
         )
         return time.monotonic()
+
+    def transitions(self, host: str) -> list[tuple[str, str]]:
+        """Return the stored history of a host: state and cause, oldest first."""
+        engine = sa.create_engine(self.database)
+        query = sa.text(
+            "SELECT state, cause FROM transitions WHERE host = :host ORDER BY id"
+        )
+        with engine.connect() as connection:
+            found = connection.execute(query, {"host": host}).all()
+        engine.dispose()
+        return [(row.state, row.cause) for row in found]
 
     def close(self) -> None:
         """End everything."""
