@@ -208,12 +208,13 @@ def _conf(url: str) -> cfg.ConfigOpts:
 
 @contextlib.contextmanager
 def opened(lab: Lab) -> Iterator[Lab]:
-    """Close the lab at the end; show what the processes said if the test failed."""
+    """Close the lab at the end and print what its processes said.
+
+    pytest shows it when the test failed.
+    """
     try:
         yield lab
-    except BaseException:
-        for process in lab.processes:
-            print(f"--- {process.err.name}\n{process.errors()[-4000:]}")
-        raise
     finally:
         lab.close()
+        for process in lab.processes:
+            print(f"--- {process.err.name}\n{process.errors()[-4000:]}")
