@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import inspect
 from typing import Any
 
+from oslo_log import log as logging
 import oslo_messaging
 from oslo_utils import versionutils
 from oslo_versionedobjects import exception as ovo_exception
@@ -25,6 +26,8 @@ from musterbook.context import Grant
 from musterbook.context import RequestContext
 from objects import base
 from objects import service as service_obj
+
+LOG = logging.getLogger(__name__)
 
 
 class ConductorManager:
@@ -61,6 +64,7 @@ class ConductorManager:
         if not isinstance(objinst, base.MusterObject):
             raise errors.InvalidInput(field="objinst", reason="is not an object")
         function = base.instance_method(objinst.obj_name(), objmethod)
+        _trace(context, f"{objinst.obj_name()}.{objmethod}")
         before = {
             name: getattr(objinst, name)
             for name in objinst.fields
@@ -93,6 +97,7 @@ class ConductorManager:
         :raises UnsupportedObject: the object's version can't be served
         """
         function = base.class_method(objname, objmethod)
+        _trace(context, f"{objname}.{objmethod}")
         objclass = _object_class(objname, object_versions)
         result = _run(function, objclass, context, args=args, kwargs=kwargs)
         if isinstance(result, base.MusterObject):
@@ -126,6 +131,7 @@ class ConductorManager:
         :raises HostTaken: a living process serves this host
         """
         names.check(host, "host")
+        _trace(context, f"hello of {host}")
         for field, value in (("process_uuid", process_uuid), ("secret", secret)):
             if not isinstance(value, str) or not 8 <= len(value) <= 255:
                 raise errors.InvalidInput(
@@ -174,6 +180,12 @@ class ConductorManager:
         return fleet.answer(
             self._store.fleet(), self._store.outlook(liveness.LEASE), columns
         )
+
+
+def _trace(context: RequestContext, what: str) -> None:
+    """Say at DEBUG who asks what: the trace of an agent's audits and starts."""
+    if LOG.isEnabledFor(logging.DEBUG):
+        LOG.debug("%s asks: %s", context.grant or "somebody without a grant", what)
 
 
 def _grant_of(context: RequestContext) -> Grant:

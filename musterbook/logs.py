@@ -32,6 +32,7 @@ def register_options(conf: cfg.ConfigOpts) -> None:
     """Register oslo.log's options; they are on the command line, too."""
     logging.register_options(conf)
     conf.set_default("default_log_levels", list(_QUIET))
+    conf.set_default("logging_debug_format_suffix", "")
     # oslo.log's own default logs nowhere as long as nothing is configured.
     conf.set_default("use_stderr", True)
     conf.set_default("logging_context_format_string", _FORMAT)

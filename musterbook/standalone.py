@@ -30,6 +30,7 @@ from musterbook import errors
 from musterbook import fleetview
 from musterbook import logs
 from musterbook import rpc
+from musterbook.conf import base as conf_base
 from musterbook.servicegroup import factory
 from musterbook.servicegroup import url as group_url
 from objects import base
@@ -51,6 +52,8 @@ CLI_OPTS = [
         help="Directory for the database, the group and the log; made when missing. "
         "One process at a time uses it.",
     ),
+    # Names this machine in the book, also with a name that isn't its own.
+    next(opt for opt in conf_base.OPTS if opt.name == "host"),
 ]
 
 

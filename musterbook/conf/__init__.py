@@ -61,11 +61,12 @@ def load(
     :raises SystemExit: for --help, --version and command line mistakes
     """
     conf = cfg.ConfigOpts()
+    # First: an option that is registered already would not become one of the
+    # command line's.
+    conf.register_cli_opts(cli)
     register(conf)
     for function in prepare:
         function(conf)
-    if cli:
-        conf.register_cli_opts(cli)
     try:
         conf(
             list(argv),
