@@ -1,0 +1,88 @@
+"""What get_fleet answers: the stored verdict under what is known now."""
+
+import datetime
+from typing import Any
+
+import pytest
+
+from conductor import fleet
+from conductor.db import liveness
+
+SINCE = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+NAMES = (
+    "host", "state", "state_cause", "state_since", "state_evidence", "forced_down",
+)  # fmt: skip
+FRESH = liveness.Outlook(lease_fresh=True, lease_age=1.5, freezes=[])
+STALE = liveness.Outlook(lease_fresh=False, lease_age=40.0, freezes=[])
+NEVER = liveness.Outlook(lease_fresh=False, lease_age=None, freezes=[])
+FROZEN = liveness.Outlook(
+    lease_fresh=True,
+    lease_age=1.0,
+    freezes=[("", "group-unreachable", SINCE, "no answer")],
+)
+
+
+def ask(
+    outlook: liveness.Outlook, *rows: tuple[Any, ...], columns: Any = None
+) -> dict[str, Any]:
+    return fleet.answer(liveness.Fleet(NAMES, list(rows)), outlook, columns)
+
+
+def row(state: str | None, cause: str | None, forced: bool = False) -> tuple[Any, ...]:
+    return ("web1", state, cause, SINCE, "seen", forced)
+
+
+def test_a_fresh_verdict_is_told_as_stored() -> None:
+    answer = ask(FRESH, row("up", "in-group"), row("suspect", "vanished"))
+    assert answer["columns"]["state"] == ["up", "suspect"]
+    assert answer["columns"]["last_state"] == ["up", "suspect"]
+    assert answer["columns"]["state_cause"] == ["in-group", "vanished"]
+    assert answer["columns"]["state_since"] == [SINCE.isoformat()] * 2
+    assert answer["lease_age"] == 1.5
+
+
+@pytest.mark.parametrize("outlook", [STALE, NEVER])
+def test_without_a_leader_nothing_is_known(outlook: liveness.Outlook) -> None:
+    answer = ask(outlook, row("up", "in-group"), row("down", "silent"))
+    assert answer["columns"]["state"] == ["unknown", "unknown"]
+    assert answer["columns"]["state_cause"] == ["no-leader", "no-leader"]
+    assert answer["columns"]["last_state"] == ["up", "down"]
+    assert answer["lease_age"] == outlook.lease_age
+
+
+def test_a_freeze_is_told_with_its_cause_and_time() -> None:
+    answer = ask(FROZEN, row("up", "in-group"))
+    assert answer["columns"]["state"] == ["unknown"]
+    assert answer["columns"]["state_cause"] == ["group-unreachable"]
+    assert answer["columns"]["state_since"] == [SINCE.isoformat()]
+    assert answer["columns"]["last_state"] == ["up"]
+
+
+@pytest.mark.parametrize("outlook", [STALE, FROZEN])
+def test_what_was_said_holds_without_anybody_looking(
+    outlook: liveness.Outlook,
+) -> None:
+    answer = ask(outlook, row("down", "goodbye"), row("up", "in-group", forced=True))
+    assert answer["columns"]["state"] == ["down", "down"]
+    assert answer["columns"]["state_cause"] == ["goodbye", "forced-down"]
+
+
+def test_forced_down_holds_before_the_leader_has_written_it() -> None:
+    answer = ask(FRESH, row("up", "in-group", forced=True))
+    assert answer["columns"]["state"] == ["down"]
+
+
+def test_a_host_that_never_said_hello_is_unknown() -> None:
+    answer = ask(FRESH, row(None, None))
+    assert answer["columns"]["state"] == ["unknown"]
+    assert answer["columns"]["state_cause"] == ["never-granted"]
+
+
+def test_columns_are_those_asked_for_and_unknown_ones_are_left_out() -> None:
+    answer = ask(FRESH, row("up", "in-group"), columns=["state", "colour"])
+    assert answer["columns"] == {"state": ["up"]}
+
+
+def test_an_empty_fleet() -> None:
+    answer = ask(FRESH)
+    assert answer["columns"]["host"] == []

@@ -1,0 +1,240 @@
+"""The leader's loop on a real (SQLite) store and a group that the test makes up."""
+
+from collections.abc import Iterator
+import pathlib
+import uuid
+
+import pytest
+import sqlalchemy as sa
+
+from conductor import leader
+from conductor import pings
+from conductor.db import engine as db_engine
+from conductor.db import liveness
+from conductor.db import migration
+from musterbook import errors
+from musterbook.servicegroup import driver as group_driver
+from musterbook.servicegroup import traits
+from musterbook.servicegroup import verdict
+from tests import util
+
+POLICY = verdict.Policy(
+    member_timeout=0.5,
+    service_down_time=1.5,
+    mass_loss_minimum=5,
+    mass_loss_threshold=0.2,
+    mass_loss_hold=300.0,
+)
+TIMING = leader.Timing(poll_interval=0.02, lease_interval=0.2)
+
+
+class Group(group_driver.GroupDriver):
+    """A group that holds what the test puts in; or that can't be reached."""
+
+    traits = traits.TRAITS["file"]
+    member_timeout = 0.5
+
+    def __init__(self) -> None:
+        self.members: set[str] = set()
+        self.fail: errors.GroupError | None = None
+        self.polls = 0
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def join(self, group: str) -> None: ...
+
+    def leave(self, group: str) -> None: ...
+
+    def beat(self) -> None: ...
+
+    def is_visible(self, group: str) -> bool:
+        return True
+
+    def get_all(self, group: str) -> frozenset[str]:
+        self.polls += 1
+        if self.fail is not None:
+            raise self.fail
+        return frozenset(self.members)
+
+
+class World:
+    """A store, a group, and leaders that stand for it."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.engine = db_engine.make_engine(f"sqlite:///{folder}/l.sqlite")
+        migration.sync(self.engine)
+        self.store = liveness.LivenessStore(self.engine)
+        self.group = Group()
+        self.answers: dict[str, int] = {}
+        self.told: list[tuple[str, int]] = []
+        self.leaders: list[leader.Leader] = []
+
+    def lead(self) -> leader.Leader:
+        pinger = pings.Pinger(
+            self.answers.get, lambda *item: self.told.append(item), workers=2
+        )
+        made = leader.Leader(
+            self.store, lambda: self.group, pinger, POLICY, TIMING, str(uuid.uuid4())
+        )
+        self.leaders.append(made)
+        made.start()
+        return made
+
+    def hello(self, host: str) -> str:
+        known = self.store.known(host, "nova-compute")
+        number = self.store.grant(
+            host,
+            "nova-compute",
+            "compute",
+            str(uuid.uuid4()),
+            None,
+            "1",
+            "secret-" + host,
+            expected=known.incarnation if known else None,
+        )
+        return f"{host}#{number}"
+
+    def states(self) -> dict[str, tuple[str | None, str | None]]:
+        rows = self.store.granted("nova-compute")
+        return {row.host: (row.state, row.state_cause) for row in rows}
+
+    def wait(self, host: str, state: str, cause: str) -> None:
+        util.wait_until(
+            lambda: self.states().get(host) == (state, cause), what=f"{host} {state}"
+        )
+
+    def history(self) -> list[tuple[str, str]]:
+        with self.engine.connect() as connection:
+            rows = connection.exec_driver_sql(
+                "SELECT host, state FROM transitions ORDER BY id"
+            ).all()
+        return [(row.host, row.state) for row in rows]
+
+
+@pytest.fixture
+def world(tmp_path: pathlib.Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    for standing in made.leaders:
+        standing.stop()
+    made.engine.dispose()
+
+
+def test_a_member_is_up_and_its_loss_is_suspect_then_down(world: World) -> None:
+    member = world.hello("web1")
+    world.lead()
+    world.wait("web1", "suspect", "not-yet-joined")
+    world.group.members.add(member)
+    world.wait("web1", "up", "in-group")
+    world.group.members.clear()
+    world.wait("web1", "suspect", "vanished")
+    world.wait("web1", "down", "silent")
+    assert [state for _, state in world.history()] == [
+        "suspect", "up", "suspect", "down",
+    ]  # fmt: skip
+
+
+def test_who_answers_is_not_down_and_is_told_to_rejoin(world: World) -> None:
+    member = world.hello("web1")
+    world.group.members.add(member)
+    world.answers["web1"] = 1
+    world.lead()
+    world.wait("web1", "up", "in-group")
+    world.group.members.clear()
+    world.wait("web1", "suspect", "vanished")
+    util.wait_until(lambda: len(world.told) >= 8)  # longer than service_down_time
+    assert world.told[0] == ("web1", 1)
+    assert world.states()["web1"] == ("suspect", "vanished")
+
+
+def test_a_goodbye_is_down_at_once(world: World) -> None:
+    world.group.members.add(world.hello("web1"))
+    world.lead()
+    world.wait("web1", "up", "in-group")
+    world.store.goodbye("web1", "nova-compute", 1, "secret-web1")
+    world.wait("web1", "down", "goodbye")
+    assert "suspect" not in [state for _, state in world.history()[1:]]
+
+
+def test_a_stalled_agent_is_suspect_and_never_down_for_it(world: World) -> None:
+    world.group.members.add(world.hello("web1"))
+    world.lead()
+    world.wait("web1", "up", "in-group")
+    world.store.stalled("web1", "nova-compute", 1, "secret-web1", "no inventory")
+    world.wait("web1", "suspect", "stalled")
+    world.store.stalled("web1", "nova-compute", 1, "secret-web1", None)
+    world.wait("web1", "up", "in-group")
+
+
+def test_an_unreachable_group_freezes_and_says_so(world: World) -> None:
+    world.group.members.add(world.hello("web1"))
+    world.lead()
+    world.wait("web1", "up", "in-group")
+    world.group.fail = errors.GroupUnavailable(backend="test", reason="gone")
+    util.wait_until(lambda: world.store.outlook(liveness.LEASE).freezes)
+    ((scope, cause, _, _),) = world.store.outlook(liveness.LEASE).freezes
+    assert (scope, cause) == ("", "group-unreachable")
+    polls = world.group.polls
+    util.wait_until(lambda: world.group.polls > polls + 100)  # over service_down_time
+    assert world.states()["web1"] == ("up", "in-group")
+    world.group.fail = None
+    util.wait_until(lambda: not world.store.outlook(liveness.LEASE).freezes)
+    assert world.states()["web1"] == ("up", "in-group")
+
+
+def test_a_new_leader_repeats_nothing(world: World) -> None:
+    world.group.members.add(world.hello("web1"))
+    world.hello("web2")
+    first = world.lead()
+    world.wait("web1", "up", "in-group")
+    world.wait("web2", "down", "silent")
+    before = world.history()
+    first.stop()
+    polls = world.group.polls
+    world.lead()
+    util.wait_until(lambda: world.group.polls > polls + 20)
+    assert world.history() == before
+
+
+def test_one_of_two_leads_and_hands_over_when_it_stops(world: World) -> None:
+    first = world.lead()
+    util.wait_until(lambda: world.store.outlook(liveness.LEASE).lease_fresh)
+    world.lead()
+    world.group.members.add(world.hello("web1"))
+    world.wait("web1", "up", "in-group")
+    first.stop()
+    world.store.goodbye("web1", "nova-compute", 1, "secret-web1")
+    world.wait("web1", "down", "goodbye")
+
+
+def test_idle_it_writes_the_lease_and_nothing_else(world: World) -> None:
+    world.group.members.add(world.hello("web1"))
+    world.lead()
+    world.wait("web1", "up", "in-group")
+    polls = world.group.polls
+    util.wait_until(lambda: world.group.polls > polls + 2)
+    written: list[str] = []
+
+    @sa.event.listens_for(world.engine, "before_cursor_execute")
+    def note(_c: object, _u: object, statement: str, *_: object) -> None:
+        if not statement.lstrip().upper().startswith(("SELECT", "PRAGMA", "BEGIN")):
+            written.append(statement)
+
+    polls = world.group.polls
+    util.wait_until(lambda: world.group.polls > polls + 50)
+    util.wait_until(lambda: written, what="a renewal of the lease")
+    assert [s for s in written if not s.startswith("UPDATE leases")] == []
+
+
+def test_a_restart_of_the_host_is_the_next_incarnation(world: World) -> None:
+    world.group.members.add(world.hello("web1"))
+    world.lead()
+    world.wait("web1", "up", "in-group")
+    second = world.hello("web1")
+    assert second == "web1#2"
+    # The old entry still has to expire; it isn't the granted one.
+    world.wait("web1", "suspect", "not-yet-joined")
+    world.group.members.add(second)
+    world.wait("web1", "up", "in-group")
