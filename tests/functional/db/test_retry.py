@@ -82,7 +82,7 @@ def test_idle_connection_lost(engine: sa.Engine) -> None:
         pytest.skip("there is no server to lose")
     own_id = sa.text(_OWN_ID[engine.dialect.name])
     old = retry.read(engine, lambda c: c.execute(own_id).scalar_one())
-    _kill(sa.create_engine(engine.url), old)
+    _kill(sa.create_engine(engine.url, poolclass=sa.NullPool), old)
     assert retry.read(engine, lambda c: c.execute(own_id).scalar_one()) != old
 
 
