@@ -14,6 +14,7 @@ import pytest
 from musterbook import context
 from musterbook import errors
 from tests import rpc_lab
+from tests import util
 
 CTXT = context.service_context(context.Grant("node-a", 7, "s3cret"))
 
@@ -190,11 +191,11 @@ class RpcEssentials:
         one, two = lab.server("one").endpoint, lab.server("two").endpoint
         client = lab.client()
         client.cast(CTXT, "echo", value="any")
-        rpc_lab.until(lambda: [*one.seen, *two.seen] == ["any"])
+        util.wait_until(lambda: [*one.seen, *two.seen] == ["any"])
         client.cast(CTXT, "echo", server="two", value="two")
-        rpc_lab.until(lambda: "two" in two.seen)
+        util.wait_until(lambda: "two" in two.seen)
         client.cast(CTXT, "echo", fanout=True, value="all")
-        rpc_lab.until(lambda: "all" in one.seen and "all" in two.seen)
+        util.wait_until(lambda: "all" in one.seen and "all" in two.seen)
         assert "two" not in one.seen
         client.cast(CTXT, "echo", server="nobody", value="lost")
 
@@ -256,7 +257,7 @@ class RpcEssentials:
             for _ in range(self.stops):
                 two = lab.server("two")
                 seen = two.endpoint.seen
-                rpc_lab.until(functools.partial(rpc_lab.longer, seen, 20))
+                util.wait_until(functools.partial(rpc_lab.longer, seen, 20))
                 two.stop()
         assert not callers.failures
         assert callers.answers > 20 * self.stops
