@@ -20,8 +20,7 @@ LIMIT = 20.0
 def make_conf(url: str | None, **overrides: Any) -> cfg.ConfigOpts:
     """Return a private ConfigOpts; overrides are of [DEFAULT]."""
     conf = cfg.ConfigOpts()
-    for group, opts in rpc.OPTS:
-        conf.register_opts(opts, group=group)
+    rpc.register_options(conf)
     conf([], default_config_files=[])
     if url is not None:
         conf.set_override("transport_url", url)
