@@ -114,7 +114,7 @@ class RpcEssentials:
         started = time.monotonic()
         with pytest.raises(errors.RemoteFailure) as caught:
             client.call(CTXT, "fail")
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5
         assert caught.value.class_name == name
         for leak in ("SELECT", "SQL", "CANARY", "Traceback", "rpc_lab", "xxx"):
             assert leak not in str(caught.value)
@@ -168,7 +168,7 @@ class RpcEssentials:
         started = time.monotonic()
         with pytest.raises(errors.RemoteFailure):
             client.call(CTXT, "give_socket")
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5
 
     def test_missing_server_is_told_at_once(self, lab: rpc_lab.Lab) -> None:
         lab.server()
@@ -216,7 +216,7 @@ class RpcEssentials:
             started = time.monotonic()
             with pytest.raises(errors.ConductorUnavailable):
                 send(CTXT, "echo", value=1)
-            assert time.monotonic() - started < 1
+            assert time.monotonic() - started < 5
 
     def test_call_in_hand_is_answered_after_stop(self, lab: rpc_lab.Lab) -> None:
         served = lab.server()
