@@ -197,7 +197,7 @@ def complain(what: errors.MusterbookError | str) -> None:
     """Write one line to stderr, under the command's name."""
     text = what.message if isinstance(what, errors.MusterbookError) else what
     name = os.path.basename(sys.argv[0]) or "musterbook"
-    sys.stderr.write(f"{name}: {' '.join(text.split())}\n")
+    sys.stderr.write(f"{name}: {errors.one_line(text)}\n")
     sys.stderr.flush()
 
 

@@ -33,6 +33,11 @@ class MusterbookError(Exception):
                 setattr(self, name, value)
 
 
+def one_line(text: str) -> str:
+    """Return the text with every run of white space as one blank."""
+    return " ".join(text.split())
+
+
 class _Facts(dict[str, object]):
     def __missing__(self, key: str) -> str:
         return "?"

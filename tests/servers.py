@@ -10,6 +10,7 @@ import socket
 import subprocess
 from typing import Any
 from typing import ClassVar
+import urllib.parse
 
 import sqlalchemy as sa
 from sqlalchemy import exc as sa_exc
@@ -190,14 +191,18 @@ class Redis(process.Server):
     """Redis; each lease is a logical database.
 
     :param persistent: whether its data outlive a restart (append-only file)
+    :param password: without white space; clients must give it, unless empty
     """
 
     kind = "redis"
     databases: ClassVar[int] = 1024
 
-    def __init__(self, folder: pathlib.Path, *, persistent: bool = False) -> None:
+    def __init__(
+        self, folder: pathlib.Path, *, persistent: bool = False, password: str = ""
+    ) -> None:
         super().__init__(folder)
         self.persistent = persistent
+        self._password = password
 
     def check_installed(self) -> None:
         process.find_program("redis-server")
@@ -214,6 +219,7 @@ class Redis(process.Server):
             "save": "",
             "appendonly": "yes" if self.persistent else "no",
             "appendfsync": "no",
+            "requirepass": self._password,
         }
         options = [part for name, value in settings.items() for part in (name, value)]
         for at in range(0, len(options), 2):
@@ -228,7 +234,9 @@ class Redis(process.Server):
 
     def lease(self, number: int) -> str:
         self.release(number)
-        return f"redis://127.0.0.1:{self.port}?db={number % self.databases}"
+        user = f":{urllib.parse.quote(self._password, safe='')}@"
+        where = f"{user * bool(self._password)}127.0.0.1:{self.port}"
+        return f"redis://{where}?db={number % self.databases}"
 
     def release(self, number: int) -> None:
         database = number % self.databases
@@ -237,6 +245,13 @@ class Redis(process.Server):
 
     def ask(self, *commands: str) -> list[str]:
         """Return the answers, of one line each, to commands like "PING"."""
+        if self._password:
+            login, *answers = self._ask(f"AUTH {self._password}", *commands)
+            assert login == "+OK", login
+            return answers
+        return self._ask(*commands)
+
+    def _ask(self, *commands: str) -> list[str]:
         address = ("127.0.0.1", self.port)
         with socket.create_connection(address, timeout=2) as connection:
             connection.settimeout(2)

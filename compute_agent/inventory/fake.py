@@ -111,7 +111,7 @@ class FakeInventory(source.InventorySource):
         except OSError as exc:
             raise _unavailable(f"can't read {self._path}: {exc.strerror}") from None
         except (ValueError, RecursionError) as exc:
-            reason = source.one_line(str(exc))
+            reason = errors.one_line(str(exc))
             raise _unavailable(f"{self._path} is not JSON: {reason}") from None
         if not isinstance(content, dict):
             raise _unavailable(f"{self._path} doesn't hold a JSON object")

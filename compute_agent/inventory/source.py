@@ -188,13 +188,8 @@ def check(nodes: object) -> dict[str, NodeInventory]:
 
 def describe(exc: BaseException) -> str:
     """Return one line that says what was raised."""
-    text = one_line(str(exc))
+    text = errors.one_line(str(exc))
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
-
-
-def one_line(text: str) -> str:
-    """Return the text with every run of white space as one blank."""
-    return " ".join(text.split())
 
 
 def _check_integer(field: str, value: object, least: int | None) -> None:

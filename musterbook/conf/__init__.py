@@ -82,11 +82,12 @@ def load(
         ) from None
     except cfg.ConfigFileParseError as exc:
         raise errors.ConfigurationError(
-            option="config-file", reason=_one_line(f"{exc.config_file}: {exc.msg}")
+            option="config-file",
+            reason=errors.one_line(f"{exc.config_file}: {exc.msg}"),
         ) from None
     except cfg.Error as exc:
         raise errors.ConfigurationError(
-            option="config-file", reason=_one_line(str(exc))
+            option="config-file", reason=errors.one_line(str(exc))
         ) from None
     if defaults is not None:
         defaults(conf)
@@ -122,8 +123,4 @@ def _read_all(holder: Mapping[str, Any], group: str) -> None:
 
 def _reason(exc: Exception) -> str:
     """Return why oslo.config refused a value, without where it found it."""
-    return _one_line(str(exc).rpartition("is not valid: ")[2] or str(exc))
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return errors.one_line(str(exc).rpartition("is not valid: ")[2] or str(exc))

@@ -33,7 +33,7 @@ class ContextSerializer(oslo_messaging.Serializer):  # type: ignore[misc]  # unt
         except errors.MusterbookError:
             raise
         except Exception as exc:
-            line = " ".join(str(exc).split())[:300]
+            line = errors.one_line(str(exc))[:300]
             raise errors.UnsupportedObject(
                 reason=f"{type(exc).__name__}: {line}"
             ) from exc

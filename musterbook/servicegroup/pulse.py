@@ -12,12 +12,13 @@ import logging
 import random
 import threading
 
+from musterbook import backoff
 from musterbook import errors
 from musterbook.servicegroup import driver as group_driver
 
 LOG = logging.getLogger(__name__)
 
-# The pauses before a first join: half a second at first, ten at most.
+# The pauses before a first join is tried again: half a second at first, ten at most.
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 10.0
 # A rejoin is put off by up to this share of the interval: what one member finds
@@ -37,16 +38,6 @@ class Status:
     joined: bool
     age: float | None
     error: str | None
-
-
-def pause_after(failures: int, rng: random.Random) -> float:
-    """Return seconds to wait before a first join is tried again.
-
-    Grows with the failures so far, and is spread so that a thousand agents that
-    were started together don't come back together.
-    """
-    longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 10))
-    return rng.uniform(longest / 2, longest)
 
 
 class Pulse:
@@ -75,6 +66,7 @@ class Pulse:
         self._group = group
         self._interval = interval
         self._rng = rng
+        self._pauses = backoff.Backoff(FIRST_PAUSE, LONGEST_PAUSE, rng)
         self._clock = clock
         self._wait = wait
         self._driver: group_driver.GroupDriver | None = None
@@ -214,7 +206,7 @@ class Pulse:
 
     def _pause(self, spent: float) -> float:
         if self._failures and not self._was_member:
-            return pause_after(self._failures, self._rng)
+            return self._pauses.pause()
         # While beats fail there is a pause even when each takes its full time.
         shortest = self._interval / 4 if self._failures else 0.0
         return max(self._interval - spent, shortest)

@@ -104,7 +104,7 @@ class GroupURL:
 
     def scrub(self, text: str) -> str:
         """Return the text as one line without the password."""
-        line = " ".join(text.split())
+        line = errors.one_line(text)
         password = self.target.password
         if password:
             for form in (password, urllib.parse.quote(password, safe="")):

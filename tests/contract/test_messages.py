@@ -12,7 +12,6 @@ import threading
 from typing import Any
 import uuid
 
-from oslo_config import cfg
 import oslo_messaging
 import pytest
 
@@ -25,6 +24,7 @@ from musterbook import rpc
 from objects import base
 from objects import compute_node
 from objects import store
+from tests import rpc_lab
 
 NODE_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a001"
 PROCESS_UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -174,11 +174,7 @@ class Wire:
 
 @pytest.fixture
 def transport() -> Iterator[rpc.Transport]:
-    conf = cfg.ConfigOpts()
-    rpc.register_options(conf)
-    conf([], default_config_files=[])
-    conf.set_override("transport_url", f"inproc:///{uuid.uuid4()}")
-    made = rpc.make_transport(conf)
+    made = rpc.make_transport(rpc_lab.make_conf(f"inproc:///{uuid.uuid4()}"))
     yield made
     made.cleanup()
 

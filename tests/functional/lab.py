@@ -12,13 +12,13 @@ import sys
 import time
 from typing import Any
 
-from oslo_config import cfg
 import sqlalchemy as sa
 
 from conductor import rpcapi as conductor_rpcapi
 from musterbook import context
 from musterbook import errors
 from musterbook import rpc
+from tests import rpc_lab
 from tests import util
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -94,7 +94,7 @@ class Lab:
         self.group = f"{group}{joiner}timeout={MEMBER_TIMEOUT}"
         self.database = database
         self.processes: list[Process] = []
-        self.transport = rpc.make_transport(_conf(rabbit))
+        self.transport = rpc.make_transport(rpc_lab.make_conf(rabbit))
         self.conductor = conductor_rpcapi.ConductorAPI(self.transport, 5.0)
 
     def sync(self) -> None:
@@ -196,14 +196,6 @@ class Lab:
 
 #: What the labs' nodes have, if nothing else is said.
 NODE = {"vcpus": 8, "memory_mb": 16384, "local_gb": 200}
-
-
-def _conf(url: str) -> cfg.ConfigOpts:
-    conf = cfg.ConfigOpts()
-    rpc.register_options(conf)
-    conf([], default_config_files=[])
-    conf.set_override("transport_url", url)
-    return conf
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from musterbook import rpc
 from musterbook.inproc import driver
 from musterbook.inproc import exchange
 from tests import rpc_lab
+from tests import util
 
 MUST = oslo_messaging.TransportOptions(at_least_once=True)
 TARGET = oslo_messaging.Target(topic="t")
@@ -157,7 +158,7 @@ class TestCall:
         place.server("a", one)
         place.server("b", two)
         place.client().prepare(fanout=True).cast({}, "echo", value=[1])
-        rpc_lab.until(lambda: one.seen and two.seen)
+        util.wait_until(lambda: one.seen and two.seen)
         assert one.seen[0] == two.seen[0] == [1]
         assert one.seen[0] is not two.seen[0]
 
@@ -217,7 +218,7 @@ class TestCall:
         place.client().cast({}, "echo", value="kept")
         two = Endpoint()
         place.server("b", two)
-        rpc_lab.until(lambda: two.seen)
+        util.wait_until(lambda: two.seen)
         assert two.seen == ["kept"]
 
     def test_monitored_call_lives_by_heartbeats(self, place: Place) -> None:
@@ -260,7 +261,7 @@ class TestDelivery:
         place.server("other", Endpoint(), topic="other")
         client = place.client()
         client.prepare(fanout=True).cast({}, "echo", value="all")
-        rpc_lab.until(lambda: all(e.seen for e in endpoints))
+        util.wait_until(lambda: all(e.seen for e in endpoints))
         client.call({}, "echo", value="end")
         assert sum(e.seen.count("all") for e in endpoints) == 3
 
@@ -271,7 +272,7 @@ class TestDelivery:
         for number in range(100):
             client.cast({}, "echo", value=number)
         server = place.server("b", seen)
-        rpc_lab.until(lambda: len(seen.seen) == 100)
+        util.wait_until(lambda: len(seen.seen) == 100)
         stop(server)
         assert sorted(seen.seen) == list(range(100))
 
@@ -365,7 +366,7 @@ class TestStop:
                 in_thread(functools.partial(each.take, 2 * rpc_lab.LIMIT))
                 for each in (one, two)
             ]
-            rpc_lab.until(functools.partial(both_wait, one, two))
+            util.wait_until(functools.partial(both_wait, one, two))
             shared.publish("x", "t", exchange.Envelope("body"))
             one.stop()
             running[0][0].join()
@@ -394,7 +395,7 @@ class TestStop:
         for _ in range(10):
             endpoint = Endpoint()
             server = place.server("goes", endpoint)
-            rpc_lab.until(lambda e=endpoint: len(e.seen) > 50)  # type: ignore[misc]  # lambda with a default
+            util.wait_until(lambda e=endpoint: len(e.seen) > 50)  # type: ignore[misc]  # lambda with a default
             stop(server)
         end.set()
         for thread, _ in running:
@@ -478,7 +479,7 @@ class TestNotifications:
         self.notifier(bus).info({}, "host.down", {"host": "a"})
         endpoint = Notified()
         listener = self.listen(bus, endpoint)
-        rpc_lab.until(lambda: endpoint.seen)
+        util.wait_until(lambda: endpoint.seen)
         stop(listener)
         assert endpoint.seen == [("pub", "host.down", {"host": "a"})]
 
@@ -491,7 +492,7 @@ class TestNotifications:
         ]
         for number in range(10):
             self.notifier(bus).info({}, "k", number)
-        rpc_lab.until(lambda: sum(len(e.seen) for e in endpoints) == 20)
+        util.wait_until(lambda: sum(len(e.seen) for e in endpoints) == 20)
         for listener in listeners:
             stop(listener)
         assert len(endpoints[0].seen) == 10
@@ -501,7 +502,7 @@ class TestNotifications:
         endpoint.put_back = 2
         listener = self.listen(bus, endpoint, allow_requeue=True)
         self.notifier(bus).info({}, "k", 1)
-        rpc_lab.until(lambda: endpoint.seen)
+        util.wait_until(lambda: endpoint.seen)
         stop(listener)
         assert endpoint.put_back == 0
         assert len(endpoint.seen) == 1
@@ -518,7 +519,7 @@ class TestNotifications:
         for number in range(4):
             self.notifier(bus).info({}, "k", number)
         listener.start()
-        rpc_lab.until(lambda: sum(endpoint.sizes) == 4)
+        util.wait_until(lambda: sum(endpoint.sizes) == 4)
         stop(listener)
         assert endpoint.sizes == [3, 1]
 

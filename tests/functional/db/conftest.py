@@ -1,9 +1,6 @@
-"""Fresh databases on three kinds of servers."""
+"""Engines and a store on an empty database of each kind."""
 
 from collections.abc import Iterator
-import os
-import pathlib
-import uuid
 
 import pytest
 import sqlalchemy as sa
@@ -11,36 +8,6 @@ import sqlalchemy as sa
 from conductor.db import engine as db_engine
 from conductor.db import migration
 from conductor.db import store as db_store
-
-MARIADB = os.environ.get(
-    "MUSTERBOOK_TEST_MARIADB", "mysql+pymysql://root@127.0.0.1:3306"
-)
-POSTGRESQL = os.environ.get(
-    "MUSTERBOOK_TEST_POSTGRESQL", "postgresql+psycopg2://postgres@127.0.0.1:5432"
-)
-
-
-@pytest.fixture(params=["sqlite", "mariadb", "postgresql"])
-def database_url(
-    request: pytest.FixtureRequest, tmp_path: pathlib.Path
-) -> Iterator[str]:
-    """Yield the URL of an empty database, dropped afterwards."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/musterbook.db"
-        return
-    server = MARIADB if request.param == "mariadb" else POSTGRESQL
-    name = f"mb_{uuid.uuid4().hex[:16]}"
-    admin_url = server if request.param == "mariadb" else f"{server}/postgres"
-    admin = sa.create_engine(admin_url, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    try:
-        yield f"{server}/{name}"
-    finally:
-        force = " WITH (FORCE)" if request.param == "postgresql" else ""
-        with admin.connect() as connection:
-            connection.execute(sa.text(f"DROP DATABASE {name}{force}"))
-        admin.dispose()
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Grants, lease, verdicts and the fleet on three databases."""
 
-from collections.abc import Callable
 from concurrent import futures
-import time
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ from conductor.db import liveness
 from conductor.db import models
 from conductor.db import store as db_store
 from musterbook import errors
+from tests import util
 from tests.functional.db import juno
 
 COMPUTE = "nova-compute"
@@ -40,16 +39,6 @@ def history(engine: sa.Engine) -> list[tuple[Any, ...]]:
     query = sa.select(t.host, t.previous, t.state, t.cause, t.actor).order_by(t.id)
     with engine.connect() as connection:
         return [tuple(row) for row in connection.execute(query)]
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("did not come true in 30 s")
 
 
 # -- grants ------------------------------------------------------------------------
@@ -185,7 +174,7 @@ def test_lease_changes_hands_only_when_it_ran_out(
     assert live.acquire("leader", "a", 60) == 1
     assert live.acquire("leader", "b", 60) is None
     assert live.acquire("leader", "a", 0.3) == 1
-    assert until(lambda: live.acquire("leader", "b", 60)) == 2
+    assert util.wait_until(lambda: live.acquire("leader", "b", 60)) == 2
     assert live.acquire("leader", "a", 60) is None
     live.release("leader", "a", 1)
     live.release("leader", "b", 1)
@@ -197,7 +186,7 @@ def test_lease_changes_hands_only_when_it_ran_out(
 
 def test_late_renewal_keeps_the_term(live: liveness.LivenessStore) -> None:
     assert live.acquire("leader", "a", 0.01) == 1
-    until(lambda: not live.outlook("leader").lease_fresh)
+    util.wait_until(lambda: not live.outlook("leader").lease_fresh)
     assert live.acquire("leader", "a", 60) == 1
 
 
@@ -280,7 +269,7 @@ def test_who_lost_the_lease_writes_nothing(
     assert not live.write("leader", "a", 2, change, freeze)
     assert not live.write("nobody", "a", 1, change, freeze)
     live.acquire("leader", "a", 0.01)
-    until(lambda: not live.outlook("leader").lease_fresh)
+    util.wait_until(lambda: not live.outlook("leader").lease_fresh)
     assert not live.write("leader", "a", 1, change, freeze)
     assert live.granted(COMPUTE) == [row]
     assert live.outlook("leader").freezes == []

@@ -7,7 +7,6 @@ import sys
 import pytest
 import sqlalchemy as sa
 
-from conductor.db import engine as db_engine
 from conductor.db import migration
 
 
@@ -25,7 +24,9 @@ def manage(
     )
 
 
-def test_sync_and_version(database_url: str, tmp_path: pathlib.Path) -> None:
+def test_sync_and_version(
+    database_url: str, empty: sa.Engine, tmp_path: pathlib.Path
+) -> None:
     for command, said in (
         ("version", "database: none, code: 0003\n"),
         ("sync", "database: 0003, was: none\n"),
@@ -34,12 +35,12 @@ def test_sync_and_version(database_url: str, tmp_path: pathlib.Path) -> None:
     ):
         done = manage(tmp_path, database_url, "db", command)
         assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
-    migration.check_current(db_engine.make_engine(database_url))
+    migration.check_current(empty)
 
 
-def test_newer_database(database_url: str, tmp_path: pathlib.Path) -> None:
-    engine = db_engine.make_engine(database_url)
-    migration.sync(engine)
+def test_newer_database(
+    database_url: str, engine: sa.Engine, tmp_path: pathlib.Path
+) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE musterbook_version SET version_num = '9'"))
     done = manage(tmp_path, database_url, "db", "sync")

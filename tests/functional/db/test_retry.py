@@ -82,7 +82,7 @@ def test_idle_connection_lost(engine: sa.Engine) -> None:
         pytest.skip("there is no server to lose")
     own_id = sa.text(_OWN_ID[engine.dialect.name])
     old = retry.read(engine, lambda c: c.execute(own_id).scalar_one())
-    _kill(sa.create_engine(engine.url), old)
+    _kill(sa.create_engine(engine.url, poolclass=sa.NullPool), old)
     assert retry.read(engine, lambda c: c.execute(own_id).scalar_one()) != old
 
 
@@ -143,6 +143,9 @@ def test_errors_of_ours_roll_back_and_pass(engine: sa.Engine) -> None:
     )
 
 
+# What eventlet (imported by libraries, in no use) and Python 3.12 say of any fork.
+@pytest.mark.filterwarnings(r"ignore:Using fork\(\) is a bad idea:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_a_fork_gets_connections_of_its_own(engine: sa.Engine) -> None:
     live = liveness.LivenessStore(engine)
     assert live.acquire("parent", "a", 60) == 1

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import os
 import pathlib
 import random
-import time
 
 import pytest
 
@@ -13,17 +12,9 @@ from musterbook import errors
 from musterbook.servicegroup import beat
 from musterbook.servicegroup import tooz_driver
 from musterbook.servicegroup import url as group_url
+from tests import util
 
 GROUP = "compute"
-
-
-def until(condition: Callable[[], bool], limit: float = 15.0) -> None:
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.02)
-
-
 Connect = Callable[[str], tooz_driver.ToozDriver]
 
 
@@ -74,7 +65,7 @@ def test_name_of_full_length(connect: Connect) -> None:
 def test_silent_member_expires_and_comes_back_with_its_beat(connect: Connect) -> None:
     driver, reader = connect("a#1"), connect("reader")
     driver.join(GROUP)
-    until(lambda: reader.get_all(GROUP) == frozenset())
+    util.wait_until(lambda: reader.get_all(GROUP) == frozenset())
     driver.beat()
     assert reader.get_all(GROUP) == {"a#1"}
 
@@ -88,7 +79,7 @@ def test_deleted_member_file(
     assert running.wait_joined(10)
     (path,) = member_files(directory)
     path.unlink()
-    until(lambda: reader.get_all(GROUP) == {"a#1"})
+    util.wait_until(lambda: reader.get_all(GROUP) == {"a#1"})
     assert running.stop()
     assert reader.get_all(GROUP) == frozenset()
     lines = [r.getMessage() for r in caplog.records]

@@ -11,6 +11,7 @@ from compute_agent.inventory import bounded
 from compute_agent.inventory import fake
 from compute_agent.inventory import source
 from musterbook import errors
+from tests import util
 from tests.unit.compute_agent import trees
 
 LIMIT = 30.0
@@ -72,13 +73,6 @@ def scripted() -> Iterator[Scripted]:
     made.go.set()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def refused(reader: bounded.BoundedReader) -> str:
     with pytest.raises(errors.InventoryUnavailable) as caught:
         reader.read()
@@ -109,7 +103,7 @@ def test_a_late_one_is_given_up_and_no_second_one_begun(scripted: Scripted) -> N
     assert reader_threads() == len(scripted.threads) == 1
     scripted.go.set()
     scripted.action = lambda: {"node-a": node(vcpus=2)}
-    until(lambda: reader_threads() == 0)
+    util.wait_until(lambda: reader_threads() == 0)
     # Not the 99 that came too late.
     assert reader.read()["node-a"].vcpus == 2
     reader.close()
@@ -200,7 +194,7 @@ def test_a_blocked_fake_comes_back_with_its_file(tmp_path: pathlib.Path) -> None
     fresh = tmp_path / "fresh.json"
     fresh.write_text('{"nodes": {}}')
     fresh.replace(path)
-    until(lambda: reader_threads() == 0)
+    util.wait_until(lambda: reader_threads() == 0)
     assert reader.read() == {}
     fresh.write_text('{"nodes": {}, "fault": "block"}')
     fresh.replace(path)

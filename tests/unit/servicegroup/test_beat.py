@@ -7,14 +7,8 @@ import time
 import pytest
 
 from musterbook.servicegroup import beat
+from tests import util
 from tests.unit.servicegroup import fakes
-
-
-def until(condition: Callable[[], bool], limit: float = 10.0) -> None:
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.002)
 
 
 @pytest.fixture
@@ -43,7 +37,7 @@ def test_joins_beats_and_leaves(
 ) -> None:
     running = make(0.01)
     assert running.wait_joined(10)
-    until(lambda: driver.calls.count("beat") >= 3)
+    util.wait_until(lambda: driver.calls.count("beat") >= 3)
     assert running.stop()
     assert driver.calls[-2:] == ["leave", "stop"]
     assert not running.joined.is_set()
@@ -67,7 +61,7 @@ def test_rejoin_does_not_wait_for_the_interval(
     assert running.wait_joined(10)
     driver.members.clear()
     running.rejoin()
-    until(lambda: driver.calls.count("join") == 2)
+    util.wait_until(lambda: driver.calls.count("join") == 2)
 
 
 def test_first_join_that_fails_does_not_fail_start(
@@ -107,7 +101,7 @@ def test_status_ages_on_the_monotonic_clock(
     )
     assert running.status().age is None
     running.start()
-    until(lambda: running.status().joined)
+    util.wait_until(lambda: running.status().joined)
     now[0] += 7
     assert running.status().age == 7
     assert running.stop()
