@@ -1,4 +1,4 @@
-"""The agent's life: wait for a conductor, say hello, audit, serve, beat, goodbye."""
+"""The agent's life: wait for a conductor, say hello, serve, audit, beat, goodbye."""
 
 from collections.abc import Callable
 import contextlib
@@ -19,6 +19,7 @@ from compute_agent import core
 from compute_agent import manager
 from compute_agent import resource_tracker
 from compute_agent import rpcapi
+from compute_agent import verifier
 from compute_agent.inventory import bounded
 from compute_agent.inventory import source as inventory_source
 from conductor import rpcapi as conductor_rpcapi
@@ -37,6 +38,19 @@ LOG = logging.getLogger(__name__)
 #: Seconds a goodbye may take; a conductor that is gone finds out by the silence.
 _GOODBYE_TIMEOUT = 1.0
 _PING_TIMEOUT = 3.0
+#: Seconds a hello may take: longer than a conductor's ping of the process that had
+#: the host before.
+_HELLO_TIMEOUT = 10.0
+# The order of a stop: what tells others comes before what waits for work in hand.
+_GOODBYE, _LEAVE, _SERVE, _AUDIT, _VERIFY = range(5)
+#: Errors of a hello that pass by waiting.
+_PASSING = (
+    errors.ConductorUnavailable,
+    errors.AgentUnavailable,
+    errors.DatabaseUnavailable,
+    errors.DatabaseBusy,
+    errors.RemoteFailure,
+)
 _BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -73,94 +87,125 @@ class Agent(daemon.Part):
         )
         self._policy = core.Policy.from_conf(conf)
         self._stopping = threading.Event()
-        self._grant: context.Grant | None = None
-        self._server: rpc.Server | None = None
-        self._heart: beat.Beat | None = None
-        self._timer: loopingcall.DynamicLoopingCall | None = None
+        # What stop() has to undo, by rank: see _published.
+        self._undo: list[tuple[int, Callable[[], object]]] = []
+        self._undo_lock = threading.Lock()
 
     def start(self) -> None:
-        """Wait for a conductor, be granted the host, audit, serve, beat.
+        """Wait for a conductor, be granted the host, serve, audit, beat.
+
+        Serving comes right after the grant: it is the answer to a conductor's ping
+        that keeps a second process from being granted the host, and this one from
+        being taken for dead while its first audit takes long.
 
         :raises HostTaken: a living process serves this host
+        :raises Superseded: another process was granted the host meanwhile
         """
         grant = self._hello()
         if grant is None:
             return  # told to stop while waiting
-        self._grant = grant
-        tracker = resource_tracker.ResourceTracker(
-            grant.host, self._reader, self._policy, context.service_context(grant)
-        )
-        self._audit_first(tracker)
-        if self._stopping.is_set():
+        if not self._published(_GOODBYE, lambda: self._goodbye(grant)):
             return
-        self._heart = beat.Beat(
+        granted = context.service_context(grant)
+        tracker = resource_tracker.ResourceTracker(
+            grant.host, self._reader, self._policy, granted
+        )
+        looker = verifier.Verifier(
+            self._conductor,
+            granted,
+            self._conf.verify_interval,
+            _HELLO_TIMEOUT,
+            on_superseded=self.fail,
+            on_verified=tracker.reread,
+        )
+        heart = beat.Beat(
             lambda: self._make_driver(grant.member),
             service_obj.COMPUTE_TOPIC,
             self._beat_interval,
             rng=random.Random(),  # noqa: S311  # no secret depends on it
+            on_rejoin=looker.look,
         )
-        self._server = rpc.Server(
+        server = rpc.Server(
             self._transport,
             rpcapi.TOPIC,
             grant.host,
-            [manager.ComputeManager(grant, self._process_uuid, self._heart)],
+            [manager.ComputeManager(grant, self._process_uuid, heart)],
             rpc.ContextSerializer(base.ObjectSerializer()),
         )
-        self._server.start()
-        self._heart.start()
-        self._timer = _periodic_audit(
-            self._conf, tracker, self._conf.update_resources_interval
-        )
-        LOG.info("Host %s: serving as incarnation %s", grant.host, grant.incarnation)
+        server.start()
+        if not self._published(_SERVE, lambda: _stop_server(server)):
+            return
+        looker.start()
+        if not self._published(_VERIFY, looker.stop):
+            return
+        self._audit_first(tracker)
+        heart.start()
+        if not self._published(_LEAVE, heart.stop):
+            return
+        timer = self._periodic_audit(tracker)
+        if self._published(_AUDIT, lambda: _stop_timer(timer)):
+            LOG.info(
+                "Host %s: serving as incarnation %s", grant.host, grant.incarnation
+            )
 
     def stop(self) -> None:
-        """Leave the group and say goodbye at once, then finish what is in hand."""
+        """Say goodbye, leave the group, then finish what is in hand.
+
+        Goodbye comes first: a leader that sees the member leave without it would say
+        suspect for a moment. A conductor that doesn't answer delays leaving by
+        _GOODBYE_TIMEOUT at most.
+        """
         self._stopping.set()
-        # Goodbye first: a leader that sees the member leave without it would say
-        # suspect for a moment. A conductor that doesn't answer delays leaving by
-        # _GOODBYE_TIMEOUT at most.
-        if self._grant is not None:
-            self._goodbye(self._grant)
-        if self._heart is not None:
-            self._heart.stop()
-        if self._timer is not None:
-            self._timer.stop()
-        if self._server is not None:
-            self._server.stop()
-            self._server.wait()
+        with self._undo_lock:
+            undo, self._undo = self._undo, []
+        for _, step in sorted(undo, key=lambda item: item[0]):
+            step()
         self._reader.close()
+
+    def _published(self, rank: int, undo: Callable[[], object]) -> bool:
+        """Leave it to stop() to undo a step of the start; return whether to go on.
+
+        When stop() has already passed, the step is undone here.
+        """
+        with self._undo_lock:
+            if not self._stopping.is_set():
+                self._undo.append((rank, undo))
+                return True
+        undo()
+        return False
 
     # -- hello and goodbye ---------------------------------------------------------
 
     def _hello(self) -> context.Grant | None:
         """Say hello until a conductor grants or refuses; None when told to stop."""
         pauses = backoff.Backoff(0.2, 10.0)
-        waiting_since: float | None = None
+        began = time.monotonic()
+        attempts = 0
         while not self._stopping.is_set():
             try:
-                answer = self._say_hello()
-            except (
-                errors.ConductorUnavailable,
-                errors.DatabaseUnavailable,
-                errors.DatabaseBusy,
-            ) as exc:
+                grant = self._say_hello()
+            except _PASSING as exc:
                 pause = pauses.pause()
-                waiting_since = waiting_since or time.monotonic()
-                LOG.warning(
+                # News once; then a sign of life with growing gaps.
+                LOG.log(
+                    logging.WARNING if attempts == 0 else logging.INFO,
                     "Waiting for a conductor (%.0f s so far), next try in %.1f s: %s",
-                    time.monotonic() - waiting_since,
+                    time.monotonic() - began,
                     pause,
                     exc.message,
                 )
+                attempts += 1
                 self._stopping.wait(pause)
-            else:
-                return answer
+                continue
+            if attempts:
+                waited = time.monotonic() - began
+                LOG.warning("A conductor answered after %.1f s", waited)
+            return grant
         return None
 
     def _say_hello(self) -> context.Grant:
-        # The ping costs a waiting agent little; hello may take as long as the
-        # conductor's own ping of the process that had the host before.
         asking = context.service_context()
+        # Costs a waiting agent and a busy conductor little.
         self._conductor.ping(asking, timeout=_PING_TIMEOUT)
         answer = self._conductor.hello(
             asking,
@@ -169,6 +214,7 @@ class Agent(daemon.Part):
             boot_id=_boot_id(),
             release=importlib.metadata.version("musterbook"),
             secret=self._secret,
+            timeout=_HELLO_TIMEOUT,
         )
         return context.Grant(
             host=answer["host"], incarnation=answer["incarnation"], secret=self._secret
@@ -187,38 +233,56 @@ class Agent(daemon.Part):
     # -- audits --------------------------------------------------------------------
 
     def _audit_first(self, tracker: resource_tracker.ResourceTracker) -> None:
-        """Audit before serving; what fails now is tried again periodically."""
+        """Audit before joining; what fails now is tried again periodically."""
         # Logged by the tracker; the periodic audit goes on.
         with contextlib.suppress(errors.InventoryUnavailable):
             tracker.audit()
 
+    def _audit_again(self, tracker: resource_tracker.ResourceTracker) -> None:
+        try:
+            tracker.audit()
+        except errors.InventoryUnavailable:
+            pass  # logged by the tracker when it begins and when it ends
+        except errors.Superseded as exc:
+            self.fail(exc)
 
-def _periodic_audit(
-    conf: cfg.ConfigOpts,
-    tracker: resource_tracker.ResourceTracker,
-    interval: float,
-) -> loopingcall.DynamicLoopingCall:
-    """Start auditing every ``interval`` seconds; return what stops it."""
+    def _periodic_audit(
+        self, tracker: resource_tracker.ResourceTracker
+    ) -> loopingcall.DynamicLoopingCall:
+        """Start auditing at every update_resources_interval; return what stops it."""
+        interval = self._conf.update_resources_interval
+        audit = self._audit_again
 
-    class Audits(periodic_task.PeriodicTasks):  # type: ignore[misc]  # oslo.service is untyped
-        # A class per agent: the library keeps spacing and tasks on the class.
-        @periodic_task.periodic_task(spacing=interval, name="audit")  # type: ignore[untyped-decorator]  # oslo.service is untyped
-        def audit(self, _: context.RequestContext) -> None:
-            # Logged by the tracker when it begins and when it ends.
-            with contextlib.suppress(errors.InventoryUnavailable):
-                tracker.audit()
+        class Audits(periodic_task.PeriodicTasks):  # type: ignore[misc]  # oslo.service is untyped
+            # A class per agent: the library keeps spacing and tasks on the class.
+            @periodic_task.periodic_task(  # type: ignore[untyped-decorator]  # oslo.service is untyped
+                spacing=interval, name="audit", run_immediately=True
+            )
+            def audit(self, _: context.RequestContext) -> None:
+                audit(tracker)
 
-    audits = Audits(conf)
-    timer = loopingcall.DynamicLoopingCall(
-        audits.run_periodic_tasks, context.service_context()
-    )
-    # Spread over the interval: agents that start together don't audit together.
-    timer.start(
-        initial_delay=random.uniform(0, interval),  # noqa: S311  # no secret
-        periodic_interval_max=interval,
-        stop_on_exception=False,
-    )
-    return timer
+        timer = loopingcall.DynamicLoopingCall(
+            Audits(self._conf).run_periodic_tasks, context.service_context()
+        )
+        # The first one comes anywhere in the interval: agents that start together
+        # don't audit together.
+        timer.start(
+            initial_delay=random.uniform(0, interval),  # noqa: S311  # no secret
+            periodic_interval_max=interval,
+            stop_on_exception=False,
+        )
+        return timer
+
+
+def _stop_server(server: rpc.Server) -> None:
+    server.stop()
+    server.wait()
+
+
+def _stop_timer(timer: loopingcall.DynamicLoopingCall) -> None:
+    """Stop auditing; an audit in hand is waited for."""
+    timer.stop()
+    timer.wait()
 
 
 def _boot_id() -> str | None:

@@ -1,13 +1,12 @@
 """The resource tracker: what the source says there is, kept true in the book.
 
-A thin shell around compute_agent.core: it reads the source outside the lock, and
-under one fair lock compares each node with what is stored and saves what differs.
+A thin shell around compute_agent.core: it reads the source under a time limit,
+compares each node with what is stored, and saves what differs.
 """
 
 import dataclasses
 import threading
 
-import fasteners
 from oslo_log import log as logging
 
 from compute_agent import core
@@ -34,7 +33,10 @@ class AuditResult:
 
 
 class ResourceTracker:
-    """Audits the nodes of one agent; any thread may call it.
+    """Audits the nodes of one agent.
+
+    audit() belongs to one thread at a time, the agent's timer; no lock is held while
+    it waits for the source or the conductor. reread() may be called from any thread.
 
     :param host: the agent's host, as granted
     :param reader: the inventory source under its time limit
@@ -55,9 +57,8 @@ class ResourceTracker:
         self._context = context
         self._nodes: dict[str, compute_node.ComputeNode] = {}
         self._failing: dict[str, str] = {}
-        # Fair, so that a claim waiting behind audits gets its turn.
-        self._nodes_lock = fasteners.ReaderWriterLock()
-        self._source_failing = threading.Event()
+        self._source_failing = False
+        self._reread = threading.Event()
 
     def audit(self) -> AuditResult:
         """Compare every node of the source with the book, save what differs.
@@ -67,23 +68,28 @@ class ResourceTracker:
 
         :raises InventoryUnavailable: the source can't say what there is; nothing
             was changed
+        :raises Superseded: another process has the host now
         """
         inventory = self._read()
+        if self._reread.is_set():
+            self._reread.clear()
+            self._nodes.clear()
         outcome: dict[str, list[str]] = {"created": [], "saved": [], "unchanged": []}
         failed: list[tuple[str, str]] = []
-        with self._nodes_lock.write_lock():
-            for name, reading in inventory.items():
-                try:
-                    outcome[self._audit_node(name, reading)].append(name)
-                    self._note_success(name)
-                except errors.MusterbookError as exc:
-                    self._nodes.pop(name, None)
-                    self._note_failure(name, exc.message)
-                    failed.append((name, exc.message))
-                except Exception as exc:
-                    self._nodes.pop(name, None)
-                    LOG.exception("Node %s: audit failed unexpectedly", name)
-                    failed.append((name, f"unexpected {type(exc).__name__}"))
+        for name, reading in inventory.items():
+            try:
+                outcome[self._audit_node(name, reading)].append(name)
+                self._note_success(name)
+            except errors.Superseded:
+                raise
+            except errors.MusterbookError as exc:
+                self._nodes.pop(name, None)
+                self._note_failure(name, exc.message)
+                failed.append((name, exc.message))
+            except Exception as exc:
+                self._nodes.pop(name, None)
+                LOG.exception("Node %s: audit failed unexpectedly", name)
+                failed.append((name, f"unexpected {type(exc).__name__}"))
         return AuditResult(
             created=tuple(outcome["created"]),
             saved=tuple(outcome["saved"]),
@@ -91,16 +97,20 @@ class ResourceTracker:
             failed=tuple(failed),
         )
 
+    def reread(self) -> None:
+        """Let the next audit compare with what is stored, not with what was."""
+        self._reread.set()
+
     def _read(self) -> dict[str, inventory_source.NodeInventory]:
         try:
             inventory = dict(self._reader.read())
         except errors.InventoryUnavailable as exc:
-            if not self._source_failing.is_set():
-                self._source_failing.set()
+            if not self._source_failing:
+                self._source_failing = True
                 LOG.warning("%s; nothing is changed until it answers", exc.message)
             raise
-        if self._source_failing.is_set():
-            self._source_failing.clear()
+        if self._source_failing:
+            self._source_failing = False
             LOG.warning("The inventory source answers again")
         return inventory
 

@@ -46,6 +46,12 @@ class Part:
     """
 
     name = "part"
+    _process: "Process | None" = None
+
+    def fail(self, reason: errors.MusterbookError) -> None:
+        """End the whole process because of an error; any thread."""
+        if self._process is not None:
+            self._process.end(reason)
 
     def start(self) -> None:
         """Start; return when serving.
@@ -73,6 +79,8 @@ class Process:
 
     def __init__(self, stages: Sequence[Sequence[Part]], stop_timeout: float) -> None:
         self._stages = stages
+        for part in (part for stage in stages for part in stage):
+            part._process = self
         self._stop_timeout = stop_timeout
         self._failure: BaseException | None = None
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -97,8 +105,13 @@ class Process:
             _hard_exit(code)
         return code
 
-    def end(self) -> None:
-        """Ask the process to stop; any thread."""
+    def end(self, failure: BaseException | None = None) -> None:
+        """Ask the process to stop; any thread.
+
+        :param failure: why, if it failed; the first one counts
+        """
+        if failure is not None and self._failure is None:
+            self._failure = failure
         self._stopping.set()
         with contextlib.suppress(OSError):
             self._wake_writer.send(b"\0")
@@ -113,8 +126,7 @@ class Process:
                 LOG.debug("Starting %s", part.name)
                 part.start()
         except BaseException as exc:  # noqa: BLE001  # whatever ended a start ends the process
-            self._failure = exc
-            self.end()
+            self.end(exc)
             return
         if not self._stopping.is_set():
             systemd.notify_once()

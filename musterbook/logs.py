@@ -1,6 +1,9 @@
 """Logging, by oslo.log."""
 
+import logging as pylogging
+
 from oslo_config import cfg
+from oslo_log import formatters
 from oslo_log import log as logging
 
 #: Libraries that say at INFO or WARNING what is no news to an operator of ours:
@@ -40,4 +43,12 @@ def register_options(conf: cfg.ConfigOpts) -> None:
 
 def setup(conf: cfg.ConfigOpts) -> None:
     """Log as configured, as a rule to stderr."""
+    # oslo.log 8.3 appends the text of whatever exception is being handled to each
+    # warning: it says twice what our line says, and a library's text may hold what
+    # must not be in a log (SQL, a URL). Tracebacks that are asked for still come.
+    formatters._get_error_summary = _no_summary
     logging.setup(conf, "musterbook")
+
+
+def _no_summary(record: pylogging.LogRecord) -> str:
+    return ""

@@ -19,6 +19,16 @@ OPTS = [
         help="Seconds between two audits of the inventory. A larger value finds "
         "hot-plugged resources later; an audit that finds no change writes nothing.",
     ),
+    cfg.FloatOpt(
+        "verify_interval",
+        default=600.0,
+        min=1.0,
+        max=86400.0,
+        help="Seconds between two looks of an agent whether it still has its host and "
+        "its nodes are still in the book as it knows them, shortened by up to half at "
+        "random. A larger value asks the conductors less and finds what others "
+        "changed behind the agent's back later.",
+    ),
     cfg.IntOpt(
         "reserved_host_memory_mb",
         default=512,

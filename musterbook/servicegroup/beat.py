@@ -24,6 +24,8 @@ class Beat:
     :param interval: seconds between two beats (see factory.beat_interval)
     :param rng: source of jitter
     :param clock: monotonic seconds
+    :param on_rejoin: called in the thread after each join but the first; must return
+        at once
     """
 
     def __init__(
@@ -34,9 +36,16 @@ class Beat:
         *,
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
+        on_rejoin: Callable[[], None] | None = None,
     ) -> None:
         self._pulse = pulse.Pulse(
-            make_driver, group, interval, rng=rng, clock=clock, wait=self._wait
+            make_driver,
+            group,
+            interval,
+            rng=rng,
+            clock=clock,
+            wait=self._wait,
+            on_rejoin=on_rejoin,
         )
         self._stopping = False
         self._kicked = False

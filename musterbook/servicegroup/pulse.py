@@ -60,7 +60,9 @@ class Pulse:
         rng: random.Random,
         clock: Callable[[], float],
         wait: Callable[[float], bool],
+        on_rejoin: Callable[[], None] | None = None,
     ) -> None:
+        self._on_rejoin = on_rejoin
         self.joined = threading.Event()
         self._make_driver = make_driver
         self._group = group
@@ -193,6 +195,8 @@ class Pulse:
             LOG.warning(
                 "Joined again: group %s%s, because %s", self._group, took, rejoined
             )
+            if self._on_rejoin is not None:
+                self._on_rejoin()
         elif rejoined is not None:
             LOG.info("Joined group %s%s", self._group, took)
         elif failures:
