@@ -235,7 +235,6 @@ class _signals_to(contextlib.AbstractContextManager[None]):  # noqa: N801  # rea
 
     def __init__(self, writer: socket.socket) -> None:
         self._writer = writer
-        self._before: dict[signal.Signals, object] = {}
         self._fd = -1
 
     def __enter__(self) -> None:
@@ -243,12 +242,15 @@ class _signals_to(contextlib.AbstractContextManager[None]):  # noqa: N801  # rea
             self._writer.fileno(), warn_on_full_buffer=False
         )
         for number in _SIGNALS:
-            self._before[number] = signal.signal(number, _ignore)
+            signal.signal(number, _ignore)
 
     def __exit__(self, *_: object) -> None:
-        # SIGTERM and SIGINT stay ignored: the process is at its end, and a second
-        # signal must not turn a clean exit into a traceback.
+        # Ignored from here on: the process is at its end, and a second signal must
+        # not turn a clean exit into another one. SIG_IGN, since the interpreter puts
+        # handlers of Python's back to the default while it shuts down.
         signal.set_wakeup_fd(self._fd)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

@@ -1,5 +1,6 @@
 """The fleet on a screen: the answer of get_fleet as a table or as plain lines."""
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
@@ -71,31 +72,51 @@ def plain(line: NodeLine) -> str:
     return " ".join(f"{key}={shlex.quote(str(value))}" for key, value in words.items())
 
 
-def table(lines: Sequence[NodeLine]) -> rich_table.Table:
-    """Return the fleet as a table for a terminal."""
+@dataclasses.dataclass(frozen=True)
+class _Column:
+    """A column of the table: from which width of the terminal on it is shown."""
+
+    heading: str
+    width: int
+    text: Callable[[NodeLine], str]
+    number: bool = False
+
+
+# The identity and the state come first and always; the rest as there is room.
+_TABLE = (
+    _Column("host", 0, lambda line: markup.escape(line.host)),
+    _Column("node", 60, lambda line: markup.escape(line.node)),
+    _Column("state", 0, lambda line: _state(line)),
+    _Column("vCPUs", 40, lambda line: str(line.vcpus), number=True),
+    _Column("memory", 40, lambda line: f"{line.memory_mb} MiB", number=True),
+    _Column("disk", 60, lambda line: f"{line.disk_gb} GiB", number=True),
+    _Column("arch", 100, lambda line: markup.escape(line.arch)),
+    _Column("address", 80, lambda line: markup.escape(line.address)),
+    _Column("CPU", 100, lambda line: markup.escape(line.model)),
+)
+
+
+def table(lines: Sequence[NodeLine], width: int) -> rich_table.Table:
+    """Return the fleet as a table for a terminal of so many columns."""
     shown = rich_table.Table(
         box=box.SIMPLE_HEAD, title="The fleet", title_justify="left"
     )
-    for heading in ("host", "node", "state"):
-        shown.add_column(heading, overflow="fold")
-    for heading in ("vCPUs", "memory", "disk"):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("arch", "CPU", "address"):
-        shown.add_column(heading, overflow="fold")
-    for line in lines:
-        state = line.state if line.state == "up" else f"{line.state}: {line.cause}"
-        shown.add_row(
-            line.host,
-            line.node,
-            f"[{_STYLES.get(line.state, 'magenta')}]{state}[/]",
-            str(line.vcpus),
-            f"{line.memory_mb} MiB",
-            f"{line.disk_gb} GiB",
-            line.arch,
-            markup.escape(line.model),
-            markup.escape(line.address),
+    columns = [column for column in _TABLE if width >= column.width]
+    for column in columns:
+        shown.add_column(
+            column.heading,
+            justify="right" if column.number else "left",
+            no_wrap=column.number,
+            overflow="ellipsis" if column.number else "fold",
         )
+    for line in lines:
+        shown.add_row(*(column.text(line) for column in columns))
     return shown
+
+
+def _state(line: NodeLine) -> str:
+    said = line.state if line.state == "up" else f"{line.state}: {line.cause}"
+    return f"[{_STYLES.get(line.state, 'magenta')}]{markup.escape(said)}[/]"
 
 
 def _node(row: Mapping[str, Any]) -> NodeLine:

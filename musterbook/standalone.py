@@ -87,20 +87,21 @@ class View(daemon.Part):
 
     def _run(self) -> None:
         try:
-            if self._console.is_terminal:
+            if self._console.is_terminal and not self._console.is_dumb_terminal:
                 self._show_table()
             else:
                 self._show_lines()
-        except BrokenPipeError:
-            # Whoever read us is gone; the book goes on being kept.
-            LOG.info("Nobody reads the view any more")
+        except OSError as exc:
+            # Whoever read us is gone, or the file is full; the book goes on.
+            LOG.warning("Nobody reads the view any more: %s", exc.strerror)
 
     def _show_table(self) -> None:
         with rich_live.Live(console=self._console, auto_refresh=False) as live:
             while not self._stopping.is_set():
                 lines = self._ask()
                 if lines is not None:
-                    shown = rich_console.Group(fleetview.table(lines), _NEXT)
+                    table = fleetview.table(lines, self._console.width)
+                    shown = rich_console.Group(table, _NEXT)
                     live.update(shown, refresh=True)
                 self._stopping.wait(_REFRESH)
 

@@ -1,0 +1,307 @@
+"""The agent's life against a real conductor's endpoint, in one process."""
+
+from collections.abc import Iterator
+import json
+import pathlib
+import threading
+from typing import Any
+import uuid
+
+from oslo_config import cfg
+import pytest
+
+from compute_agent import agent
+from compute_agent import rpcapi as compute_rpcapi
+from conductor import grants
+from conductor import manager
+from conductor import rpcapi as conductor_rpcapi
+from conductor.db import engine as db_engine
+from conductor.db import liveness
+from conductor.db import migration
+from conductor.db import store as db_store
+from musterbook import conf as conf_module
+from musterbook import context
+from musterbook import daemon
+from musterbook import errors
+from musterbook import rpc
+from musterbook.servicegroup import driver as group_driver
+from musterbook.servicegroup import traits
+from objects import base
+from objects import service as service_obj
+from objects import store
+from tests import util
+
+NODE = {"vcpus": 8, "memory_mb": 16384, "local_gb": 200}
+
+
+class Group(group_driver.GroupDriver):
+    """A group in memory that notes who joins and leaves."""
+
+    traits = traits.TRAITS["file"]
+    member_timeout = 5.0
+
+    def __init__(self, seen: list[str], member: str) -> None:
+        self._seen = seen
+        self._member = member
+        self._joined = False
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def join(self, group: str) -> None:
+        self._joined = True
+        self._seen.append(f"join {self._member}")
+
+    def leave(self, group: str) -> None:
+        self._joined = False
+        self._seen.append(f"leave {self._member}")
+
+    def beat(self) -> None: ...
+
+    def is_visible(self, group: str) -> bool:
+        return self._joined
+
+    def get_all(self, group: str) -> frozenset[str]:
+        return frozenset()
+
+
+class World:
+    """A conductor's endpoint on SQLite, and agents."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self.seen: list[str] = []
+        self.url = f"inproc:///{uuid.uuid4()}"
+        self.engine = db_engine.make_engine(f"sqlite:///{folder}/a.sqlite")
+        migration.sync(self.engine)
+        self.records = liveness.LivenessStore(self.engine)
+        self.transport = rpc.make_transport(self.conf("conductor"))
+        self.api = conductor_rpcapi.ConductorAPI(self.transport, 10.0)
+        self.compute = compute_rpcapi.ComputeAPI(self.transport, 2.0)
+        self.server: rpc.Server | None = None
+        self.failures: dict[str, BaseException] = {}
+        self.agents: list[agent.Agent] = []
+        self.transports = [self.transport]
+
+    def conf(self, host: str, **values: Any) -> cfg.ConfigOpts:
+        def override(conf: cfg.ConfigOpts) -> None:
+            conf.set_override("host", host)
+            conf.set_override("transport_url", self.url)
+            conf.set_override("rpc_response_timeout", 5)
+            conf.set_override("update_resources_interval", 0.2)
+            conf.set_override("source", "fake", "inventory")
+            conf.set_override(
+                "file", str(self.folder / f"{host}.json"), "inventory_fake"
+            )
+            for name, value in values.items():
+                conf.set_override(name, value)
+
+        return conf_module.load(
+            [],
+            "test",
+            prepare=[rpc.register_options],
+            defaults=override,
+            config_files=[],
+        )
+
+    def serve(self) -> None:
+        granter = grants.Granter(self.records, self._process_uuid)
+        self.server = rpc.Server(
+            self.transport,
+            "conductor",
+            "c1",
+            [manager.ConductorManager(granter, self.records)],
+            rpc.ContextSerializer(base.ObjectSerializer()),
+        )
+        self.server.start()
+
+    def _process_uuid(self, _: context.RequestContext, host: str) -> str | None:
+        try:
+            return str(
+                self.compute.ping(context.service_context(), host)["process_uuid"]
+            )
+        except errors.AgentUnavailable:
+            return None
+
+    def write(self, host: str, nodes: Any = None, **more: Any) -> None:
+        path = self.folder / f"{host}.json"
+        path.with_suffix(".new").write_text(
+            json.dumps({"nodes": nodes or {host: NODE}, **more})
+        )
+        path.with_suffix(".new").replace(path)
+
+    def agent(self, host: str, name: str = "", **values: Any) -> agent.Agent:
+        conf = self.conf(host, **values)
+        transport = rpc.make_transport(conf)
+        self.transports.append(transport)
+        made = agent.Agent(
+            conf, transport, lambda member: Group(self.seen, member), 0.1
+        )
+        made.fail = (  # type: ignore[method-assign]  # stands in for the process
+            lambda reason: self.failures.__setitem__(name or host, reason)
+        )
+        self.agents.append(made)
+        return made
+
+    def incarnation(self, host: str) -> int | None:
+        known = self.records.known(host, service_obj.COMPUTE_BINARY)
+        return known.incarnation if known else None
+
+    def memory(self) -> list[int]:
+        rows = db_store.DatabaseStore(self.engine).compute_nodes()
+        return [row["memory_mb"] for row in rows]
+
+
+@pytest.fixture
+def world(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path)
+    monkeypatch.setattr(base.MusterObject, "indirection_api", made.api)
+    store.bind(db_store.DatabaseStore(made.engine))
+    yield made
+    for one in made.agents:
+        one.stop()
+    if made.server is not None:
+        made.server.stop()
+        made.server.wait()
+    for transport in made.transports:
+        transport.cleanup()
+    store.unbind()
+    made.engine.dispose()
+
+
+def in_thread(part: daemon.Part) -> threading.Thread:
+    thread = threading.Thread(target=part.start, name="test-start")
+    thread.start()
+    return thread
+
+
+def test_the_whole_life(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1")
+    one.start()
+    util.wait_until(lambda: world.seen == ["join web1#1"])
+    world.write("web1", {"web1": {**NODE, "memory_mb": 32768}})
+    util.wait_until(lambda: world.memory() == [32768])
+    one.stop()
+    assert world.seen == ["join web1#1", "leave web1#1"]
+    known = world.records.known("web1", "nova-compute")
+    assert known is not None
+    assert known.said_goodbye
+    # Nothing audits any more.
+    world.write("web1", {"web1": {**NODE, "memory_mb": 1}})
+    assert not [t for t in threading.enumerate() if t.name in {"beat", "verifier"}]
+    one.stop()  # twice is harmless
+
+
+def test_it_waits_for_a_conductor(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.write("web1")
+    starting = in_thread(world.agent("web1"))
+    util.wait_until(lambda: caplog.text.count("Waiting for a conductor") >= 3)
+    world.serve()
+    util.wait_until(lambda: world.seen == ["join web1#1"])
+    starting.join(20)
+    assert not starting.is_alive()
+    waits = [r for r in caplog.records if r.msg.startswith("Waiting")]
+    pauses = [r.args[1] for r in waits if isinstance(r.args, tuple)]
+    assert pauses == sorted(pauses)
+    assert [r.levelname for r in waits][:2] == ["WARNING", "INFO"]
+
+
+def test_it_can_be_stopped_while_it_waits(world: World) -> None:
+    world.write("web1")
+    one = world.agent("web1")
+    starting = in_thread(one)
+    one.stop()
+    starting.join(20)
+    assert not starting.is_alive()
+    assert world.seen == []
+
+
+def test_it_answers_while_its_first_audit_takes_long(world: World) -> None:
+    world.serve()
+    world.write("web1", fault="block")
+    starting = in_thread(world.agent("web1"))
+    util.wait_until(lambda: world.incarnation("web1") == 1)
+
+    def answers() -> bool:
+        try:
+            answer = world.compute.ping(context.service_context(), "web1")
+        except errors.AgentUnavailable:
+            return False
+        return bool(answer["incarnation"] == 1)
+
+    util.wait_until(answers)
+    assert starting.is_alive()
+    # So a second one is refused, although the first has not joined.
+    world.write("WEB1")
+    with pytest.raises(errors.HostTaken):
+        world.agent("WEB1", "second").start()
+    assert world.seen == []
+    world.write("web1")
+    util.wait_until(lambda: world.seen == ["join web1#1"])
+    starting.join(20)
+    assert not starting.is_alive()
+
+
+def test_a_stop_during_the_first_audit_leaves_nothing(world: World) -> None:
+    world.serve()
+    world.write("web1", fault="block")
+    one = world.agent("web1")
+    starting = in_thread(one)
+    util.wait_until(lambda: world.incarnation("web1") == 1)
+    one.stop()
+    starting.join(20)
+    assert not starting.is_alive()
+    known = world.records.known("web1", "nova-compute")
+    assert known is not None
+    assert known.said_goodbye
+    assert [seen for seen in world.seen if seen.startswith("join")] == []
+    with pytest.raises(errors.AgentUnavailable):
+        world.compute.ping(context.service_context(), "web1")
+
+
+def test_superseded_it_ends(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1", verify_interval=1.0)
+    one.start()
+    # Another process is granted the host, as after a freeze of this one.
+    known = world.records.known("web1", "nova-compute")
+    assert known is not None
+    world.records.grant(
+        "web1", "nova-compute", "compute", "another-process", None, "1", "secret", 1
+    )
+    util.wait_until(lambda: "web1" in world.failures)
+    assert isinstance(world.failures["web1"], errors.Superseded)
+
+
+def test_superseded_it_saves_nothing_more(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1", verify_interval=3600.0)
+    one.start()
+    util.wait_until(lambda: world.memory() == [16384])
+    world.records.grant(
+        "web1", "nova-compute", "compute", "another-process", None, "1", "secret", 1
+    )
+    world.write("web1", {"web1": {**NODE, "memory_mb": 1}})
+    util.wait_until(lambda: "web1" in world.failures)
+    assert isinstance(world.failures["web1"], errors.Superseded)
+    assert world.memory() == [16384]
+
+
+def test_what_was_deleted_behind_its_back_comes_back(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1", verify_interval=1.0)
+    one.start()
+    nodes = db_store.DatabaseStore(world.engine)
+    util.wait_until(lambda: len(nodes.compute_nodes()) == 1)
+    (before,) = nodes.compute_nodes()
+    nodes.compute_node_destroy(before["id"], None)
+    (after,) = util.wait_until(nodes.compute_nodes)
+    assert after["uuid"] == before["uuid"]
