@@ -182,6 +182,18 @@ class ConductorManager:
         )
 
 
+def make_server(
+    transport: rpc.Transport, host: str, endpoint: ConductorManager
+) -> rpc.Server:
+    """Return a conductor's server, not yet started.
+
+    :param transport: belongs to the caller
+    :param host: the name by which this conductor alone can be called
+    """
+    serializer = rpc.ContextSerializer(base.ConductorSerializer())
+    return rpc.Server(transport, rpcapi.TOPIC, host, [endpoint], serializer)
+
+
 def _trace(context: RequestContext, what: str) -> None:
     """Say at DEBUG who asks what: the trace of an agent's audits and starts."""
     if LOG.isEnabledFor(logging.DEBUG):

@@ -10,6 +10,7 @@ method would send the call to itself.
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
+from typing import NoReturn
 from typing import Self
 from typing import TypeVar
 
@@ -90,9 +91,30 @@ class MusterObject(ovo_base.VersionedObject):
 
 
 class ObjectSerializer(ovo_base.VersionedObjectSerializer):
-    """Carries our objects over oslo.messaging."""
+    """Carries our objects over oslo.messaging.
+
+    An object that is newer than this process knows is sent to a conductor, which
+    answers in a version known here.
+    """
 
     OBJ_BASE_CLASS = MusterObject
+
+
+class ConductorSerializer(ObjectSerializer):
+    """The conductor's own, which has nobody to ask what a newer object means.
+
+    Where a process is conductor and agent, the carrier is set, and asking it would
+    be asking itself, without end.
+    """
+
+    def _do_backport(
+        self, context: Any, objprim: dict[str, Any], objclass: Any
+    ) -> NoReturn:
+        version = objprim[f"{self.OBJ_BASE_CLASS.OBJ_SERIAL_NAMESPACE}.version"]
+        raise errors.UnsupportedObject(
+            reason=f"{objclass.obj_name()} is known up to version {objclass.VERSION}, "
+            f"not in {errors.one_line(str(version))[:32]}"
+        )
 
 
 def instance_method(objname: object, method: object) -> Callable[..., Any]:

@@ -278,12 +278,10 @@ def test_what_an_agent_is_asked(wire: Wire, transport: rpc.Transport) -> None:
 def served(transport: rpc.Transport) -> Iterator[tuple[Nodes, Records]]:
     nodes, records = Nodes(), Records()
     store.bind(nodes)  # type: ignore[arg-type]  # as much of a store as is used
-    server = rpc.Server(
+    server = conductor_manager.make_server(
         transport,
-        "conductor",
         "c1",
-        [conductor_manager.ConductorManager(Granter(), records)],  # type: ignore[arg-type]
-        rpc.ContextSerializer(base.ObjectSerializer()),
+        conductor_manager.ConductorManager(Granter(), records),  # type: ignore[arg-type]
     )
     server.start()
     yield nodes, records
@@ -375,6 +373,30 @@ def test_what_is_refused(
         wire.ask(message)
     assert served[0].saved == []
     assert wire.ask(PING) is None
+
+
+@pytest.mark.parametrize("version", ["1.9", "2.0", "0.1", "1.9.1"])
+@pytest.mark.parametrize("name", ["object_backport_versions", "object_action"])
+def test_a_newer_object_is_refused_where_conductor_and_agent_are_one_process(
+    wire: Wire,
+    served: tuple[Nodes, Records],
+    transport: rpc.Transport,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    version: str,
+) -> None:
+    carrier = conductor_rpcapi.ConductorAPI(transport, 1)
+    monkeypatch.setattr(base.MusterObject, "indirection_api", carrier)
+    newer = {
+        **SAVE_NODE["args"]["objinst"],  # type: ignore[index]
+        "versioned_object.version": version,
+    }
+    message = altered(SAVE_NODE, objinst=newer)
+    if name == "object_backport_versions":
+        message["args"] = {"objinst": newer, "object_versions": {"ComputeNode": "1.1"}}
+        message["method"] = name
+    with pytest.raises(errors.UnsupportedObject, match=r"ComputeNode.*1\.1"):
+        wire.ask(message)
 
 
 @pytest.mark.parametrize("name", ["object_backport_versions", "object_action"])
