@@ -83,6 +83,15 @@ class MusterObject(ovo_base.VersionedObject):
         self.obj_reset_changes(list(row))
         return self
 
+    def obj_id(self) -> int:
+        """Return the id of the stored record that this object is about.
+
+        :raises InvalidInput: it has none
+        """
+        if not self.obj_attr_is_set("id"):
+            raise errors.InvalidInput(field="id", reason="is not set")
+        return int(self._obj_id)  # type: ignore[attr-defined]  # where a field is kept
+
     def obj_load_attr(self, attrname: str) -> None:
         """Refuse: a field that wasn't sent isn't fetched behind one's back."""
         raise ovo_exception.ObjectActionError(
