@@ -286,7 +286,8 @@ class _Change:
         :param own: further columns that the store sets
         """
         answer = {"updated_at": rows.instant()} | own
-        computed: dict[str, Any] = dict(usage.following(self.values))
+        computed = usage.following(self.values)
+        fits = usage.storable(computed)
         wanted = set(computed)
         if self.capacity:
             computed["inventory_generation"] = _T.c.inventory_generation + 1
@@ -302,7 +303,7 @@ class _Change:
         visible = {n: v for n, v in answer.items() if n != "inventory_generation"}
         statement = (
             _T.update()
-            .where(_T.c.id == self.node_id, condition)
+            .where(_T.c.id == self.node_id, condition, fits)
             .ordered_values(*usage.ordered(computed, self.values | fixed | visible))
         )
         if self.generation is not None:
@@ -343,6 +344,7 @@ class _Change:
                 expected=self.generation,
                 found=stored,
             )
+        limits.check(_T, usage.following(self.values, dict(found)))
         own: dict[str, Any] = {}
         host = self.values.get("host", found["host"])
         self.identity = {

@@ -167,6 +167,66 @@ def test_usage_follows_reserved_and_free_follows_both(
     assert stored["free_disk_gb"] == 500
 
 
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"reserved_memory_mb": 2**31 - 1}, "memory_mb_used"),
+        ({"reserved_vcpus": 2**31 - 1}, "vcpus_used"),
+        ({"reserved_memory_mb": -(2**31)}, "free_ram_mb"),
+        ({"memory_mb_used": -(2**31), "memory_mb": 1}, "free_ram_mb"),
+        ({"local_gb_used": -(2**31)}, "free_disk_gb"),
+        ({"local_gb": -(2**31)}, "free_disk_gb"),
+    ],
+)
+@pytest.mark.parametrize("generation", [0, None])
+def test_amounts_that_follow_must_fit(
+    store: db_store.DatabaseStore,
+    values: dict[str, int],
+    field: str,
+    generation: int | None,
+) -> None:
+    used = {"vcpus_used": 100, "memory_mb_used": -100, "local_gb_used": 100}
+    if values.get("reserved_memory_mb", 0) > 0:
+        used["memory_mb_used"] = 612
+    made = store.compute_node_create(VALUES | used)
+    with pytest.raises(errors.InvalidInput) as caught:
+        store.compute_node_update(made["id"], values, generation)
+    assert caught.value.field == field
+    assert "not between" in caught.value.reason
+    assert store.compute_node_get(id=made["id"]) == made
+
+
+def test_amounts_may_overflow_on_their_way_to_what_fits(
+    store: db_store.DatabaseStore,
+) -> None:
+    largest = 2**31 - 1
+    made = store.compute_node_create(
+        VALUES | {"memory_mb_used": largest, "reserved_memory_mb": -5}
+    )
+    store.compute_node_update(made["id"], {"reserved_memory_mb": -6}, 0)
+    store.compute_node_update(
+        made["id"], {"memory_mb": largest, "memory_mb_used": 0}, 1
+    )
+    stored = store.compute_node_get(id=made["id"])
+    assert (stored["free_ram_mb"], stored["reserved_memory_mb"]) == (largest, -6)
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"memory_mb_used": -(2**31)}, "free_ram_mb"),
+        ({"local_gb": -(2**31), "local_gb_used": 1}, "free_disk_gb"),
+    ],
+)
+def test_amounts_that_follow_at_creation_must_fit(
+    store: db_store.DatabaseStore, values: dict[str, int], field: str
+) -> None:
+    with pytest.raises(errors.InvalidInput) as caught:
+        store.compute_node_create(VALUES | values)
+    assert caught.value.field == field
+    assert store.compute_nodes() == []
+
+
 def test_unconditional_capacity_write_says_the_new_generation(
     store: db_store.DatabaseStore,
 ) -> None:
