@@ -177,6 +177,17 @@ class ConductorManager:
         )
 
     @rpc.exposed
+    def verify(self, context: RequestContext) -> None:
+        """Return if the caller is the granted process of its host.
+
+        :raises Superseded: it isn't, or not any more
+        """
+        grant = _grant_of(context)
+        self._store.verify(
+            grant.host, service_obj.COMPUTE_BINARY, grant.incarnation, grant.secret
+        )
+
+    @rpc.exposed
     def get_fleet(
         self, context: RequestContext, columns: Sequence[str] | None
     ) -> dict[str, Any]:

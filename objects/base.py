@@ -18,6 +18,8 @@ from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import exception as ovo_exception
 
 from musterbook import errors
+from musterbook.context import Grant
+from musterbook.context import RequestContext
 
 _Object = TypeVar("_Object", bound=type["MusterObject"])
 _INSTANCE_METHODS: dict[tuple[str, str], Callable[..., Any]] = {}
@@ -82,6 +84,11 @@ class MusterObject(ovo_base.VersionedObject):
         self._context = context
         self.obj_reset_changes(list(row))
         return self
+
+    def obj_grant(self) -> Grant | None:
+        """Return the grant of the agent that asks; None if it is none that does."""
+        context: RequestContext | None = self._context
+        return None if context is None else context.grant
 
     def obj_id(self) -> int:
         """Return the id of the stored record that this object is about.

@@ -164,20 +164,25 @@ class ComputeNode(base.MusterObject):
     def create(self) -> None:
         """Insert the node; its fields then are those of the stored row.
 
-        :raises InvalidInput: the id is already set
+        :raises InvalidInput: the id is already set, a value doesn't fit, or an agent
+            names another host than its own
         :raises ComputeNodeExists: a live node has this identity
+        :raises Superseded: the agent that asks isn't the granted one
         """
         if self.obj_attr_is_set("id"):
             raise errors.InvalidInput(field="id", reason="is already set")
         values = self._changed_columns()
         values.setdefault("uuid", str(uuidlib.uuid4()))
-        self.obj_fill(self._context, store.bound().compute_node_create(values))
+        row = store.bound().compute_node_create(values, self.obj_grant())
+        self.obj_fill(self._context, row)
 
     @ovo_base.remotable
     def save(self) -> None:
         """Store the changed fields, and only if there are any.
 
-        :raises InvalidInput: there is no id, or a value doesn't fit
+        :raises InvalidInput: there is no id, a value doesn't fit, the uuid is among
+            the changes, or an agent asks for another host's node
+        :raises Superseded: the agent that asks isn't the granted one
         :raises ComputeNodeNotFound: there is no live row any more
         :raises InventoryChanged: the row has another inventory generation than this
             object was read with
@@ -190,7 +195,9 @@ class ComputeNode(base.MusterObject):
             if self.obj_attr_is_set("inventory_generation")
             else None
         )
-        row = store.bound().compute_node_update(self.obj_id(), values, generation)
+        row = store.bound().compute_node_update(
+            self.obj_id(), values, generation, self.obj_grant()
+        )
         self.obj_reset_changes()
         self.obj_fill(self._context, row)
 
@@ -198,11 +205,12 @@ class ComputeNode(base.MusterObject):
     def destroy(self) -> None:
         """Soft-delete the node, while it is still its host's.
 
-        :raises InvalidInput: there is no id
+        :raises InvalidInput: there is no id, or an agent asks for another host's node
+        :raises Superseded: the agent that asks isn't the granted one
         :raises ComputeNodeNotFound: it is gone, or another host has it now
         """
         host = self.host if self.obj_attr_is_set("host") else None
-        store.bound().compute_node_destroy(self.obj_id(), host)
+        store.bound().compute_node_destroy(self.obj_id(), host, self.obj_grant())
 
     def _changed_columns(self) -> dict[str, Any]:
         """Return the changed fields that are columns a caller may set.

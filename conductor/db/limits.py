@@ -38,6 +38,15 @@ def check(table: sa.Table, values: Mapping[str, Any]) -> None:
             raise _refused(name, reason)
 
 
+def refuse_uuid(values: Mapping[str, Any]) -> None:
+    """Return if an update leaves the record's uuid alone, which is given at creation.
+
+    :raises InvalidInput: it doesn't
+    """
+    if "uuid" in values:
+        raise _refused("uuid", "can't be changed")
+
+
 def storable(value: object) -> bool:
     """Tell whether a text could be a stored name or uuid at all.
 

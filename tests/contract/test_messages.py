@@ -150,6 +150,7 @@ HELLO = {
     },
 }
 GOODBYE = {"method": "goodbye", "version": "1.0", "args": {}}
+VERIFY = {"method": "verify", "version": "1.0", "args": {}}
 STALLED = {"method": "stalled", "version": "1.0", "args": {"reason": "disk is slow"}}
 GET_FLEET = {"method": "get_fleet", "version": "1.0", "args": {"columns": ["host"]}}
 PING_AGENT = {"method": "ping", "version": "1.0", "args": {}}
@@ -172,6 +173,7 @@ class Nodes:
 
     def __init__(self) -> None:
         self.saved: list[Any] = []
+        self.grants: list[context.Grant | None] = []
         self.looked_up: list[str | None] = []
         self.answer: Mapping[str, Any] = {"inventory_generation": 3}
 
@@ -183,12 +185,20 @@ class Nodes:
         return NODE_ROW
 
     def compute_node_update(
-        self, node_id: int, values: Mapping[str, Any], generation: int | None
+        self,
+        node_id: int,
+        values: Mapping[str, Any],
+        generation: int | None,
+        grant: context.Grant | None = None,
     ) -> Mapping[str, Any]:
+        self.grants.append(grant)
         self.saved.append((node_id, dict(values), generation))
         return self.answer
 
-    def compute_node_create(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    def compute_node_create(
+        self, values: Mapping[str, Any], grant: context.Grant | None = None
+    ) -> Mapping[str, Any]:
+        self.grants.append(grant)
         self.saved.append(dict(values))
         return {**NODE_ROW, **values, "host": "web1", "service_id": None, "id": 3}
 
@@ -208,12 +218,18 @@ class Records:
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.refuse: Exception | None = None
 
     def goodbye(self, *args: Any) -> None:
         self.told.append(("goodbye", *args))
 
     def stalled(self, *args: Any) -> None:
         self.told.append(("stalled", *args))
+
+    def verify(self, *args: Any) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.told.append(("verify", *args))
 
 
 class Granter:
@@ -243,10 +259,10 @@ class Wire:
         listener.start(receive)
         return listener
 
-    def ask(self, message: Mapping[str, Any]) -> Any:
+    def ask(self, message: Mapping[str, Any], ctxt: Mapping[str, Any] = CONTEXT) -> Any:
         target = oslo_messaging.Target(topic="conductor")
         return self.driver.send(
-            target, dict(CONTEXT), dict(message), wait_for_reply=True, timeout=10
+            target, dict(ctxt), dict(message), wait_for_reply=True, timeout=10
         )
 
 
@@ -331,10 +347,11 @@ def test_what_the_conductor_is_asked(wire: Wire, transport: rpc.Transport) -> No
     )
     api.goodbye(a_context())
     api.stalled(a_context(), "disk is slow")
+    api.verify(a_context())
     api.get_fleet(a_context(), ["host"])
     listener.stop()
     messages = [message for _, message in wire.got]
-    assert messages == [PING, HELLO, GOODBYE, STALLED, GET_FLEET]
+    assert messages == [PING, HELLO, GOODBYE, STALLED, VERIFY, GET_FLEET]
 
 
 def test_what_an_agent_is_asked(wire: Wire, transport: rpc.Transport) -> None:
@@ -397,6 +414,7 @@ def test_a_read_is_answered_in_version_1_0(
 def test_a_save_is_done(wire: Wire, served: tuple[Nodes, Records]) -> None:
     answer = wire.ask(SAVE_NODE)
     assert served[0].saved == [(3, {"memory_mb": 32768}, 2)]
+    assert served[0].grants == [context.Grant("web1", 4, "the-secret")]
     assert answer == [{"inventory_generation": 3, "obj_what_changed": []}, None]
 
 
@@ -438,6 +456,7 @@ def test_a_create_of_version_1_0_is_answered_in_it(
     updates, result = wire.ask(CREATE_JUNO_NODE)
     assert result is None
     (values,) = served[0].saved
+    assert served[0].grants == [context.Grant("web1", 4, "the-secret")]
     assert uuid.UUID(values.pop("uuid"))
     assert values == CREATE_JUNO_NODE["args"]["objinst"]["versioned_object.data"]  # type: ignore[index]
     assert updates == {"id": 3, "obj_what_changed": []}
@@ -472,10 +491,17 @@ def test_liveness_is_told(wire: Wire, served: tuple[Nodes, Records]) -> None:
     assert wire.ask(HELLO) == {"host": "web1", "incarnation": 4}
     wire.ask(GOODBYE)
     wire.ask(STALLED)
+    assert wire.ask(VERIFY) is None
     assert served[1].told == [
         ("goodbye", "web1", "nova-compute", 4, "the-secret"),
         ("stalled", "web1", "nova-compute", 4, "the-secret", "disk is slow"),
+        ("verify", "web1", "nova-compute", 4, "the-secret"),
     ]
+    served[1].refuse = errors.Superseded(host="web1", incarnation=4)
+    with pytest.raises(errors.Superseded):
+        wire.ask(VERIFY)
+    with pytest.raises(errors.InvalidInput):
+        wire.ask(VERIFY, {**CONTEXT, "grant": None})
 
 
 def altered(message: Mapping[str, Any], **args: Any) -> dict[str, Any]:

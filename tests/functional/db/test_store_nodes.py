@@ -135,6 +135,15 @@ def test_of_two_savers_one_wins(store: db_store.DatabaseStore) -> None:
     assert sum(isinstance(o, errors.InventoryChanged) for o in outcomes) == 1
 
 
+def test_the_uuid_is_given_at_creation_only(store: db_store.DatabaseStore) -> None:
+    made = store.compute_node_create(VALUES)
+    for uuid in (made["uuid"], "2b1d9a52-51de-4ba4-97f7-4c7e0d3ad2ab", None):
+        with pytest.raises(errors.InvalidInput) as caught:
+            store.compute_node_update(made["id"], {"uuid": uuid, "vcpus": 1}, 0)
+        assert caught.value.field == "uuid"
+    assert store.compute_node_get(id=made["id"]) == made
+
+
 def test_update_without_change_still_matches(store: db_store.DatabaseStore) -> None:
     made = store.compute_node_create(VALUES)
     for _ in range(2):
