@@ -12,7 +12,6 @@ from conductor import grants
 from conductor import leader
 from conductor import manager
 from conductor import pings
-from conductor import rpcapi
 from conductor.db import engine as db_engine
 from conductor.db import liveness
 from conductor.db import migration
@@ -25,7 +24,6 @@ from musterbook import logs
 from musterbook import rpc
 from musterbook.servicegroup import factory
 from musterbook.servicegroup import verdict
-from objects import base
 from objects import store
 
 LOG = logging.getLogger(__name__)
@@ -88,12 +86,8 @@ def build(
     records = liveness.LivenessStore(engine)
     agents = compute_rpcapi.ComputeAPI(transport, conf.conductor.ping_timeout)
     granter = grants.Granter(records, _process_uuid_of(agents))
-    server = rpc.Server(
-        transport,
-        rpcapi.TOPIC,
-        conf.host,
-        [manager.ConductorManager(granter, records)],
-        rpc.ContextSerializer(base.ObjectSerializer()),
+    server = manager.make_server(
+        transport, conf.host, manager.ConductorManager(granter, records)
     )
     pinger = pings.Pinger(
         _incarnation_of(agents), _rejoin(agents), conf.conductor.ping_workers

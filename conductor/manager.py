@@ -8,12 +8,12 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import inspect
+import re
 from typing import Any
 
 from oslo_log import log as logging
 import oslo_messaging
 from oslo_utils import versionutils
-from oslo_versionedobjects import exception as ovo_exception
 
 from conductor import fleet
 from conductor import grants
@@ -25,9 +25,15 @@ from musterbook import rpc
 from musterbook.context import Grant
 from musterbook.context import RequestContext
 from objects import base
+from objects import compute_node
 from objects import service as service_obj
 
 LOG = logging.getLogger(__name__)
+
+#: The version of ComputeNode with service_id and without host.
+_JUNO = "1.0"
+#: A third number, of changes that concern no peer, is allowed and ignored.
+_VERSION = re.compile(r"(?P<major>\d{1,9})\.(?P<minor>\d{1,9})(\.\d{1,9})?", re.ASCII)
 
 
 class ConductorManager:
@@ -72,14 +78,7 @@ class ConductorManager:
         }
         objinst._context = context
         result = _run(function, objinst, args=args, kwargs=kwargs)
-        updates: dict[str, Any] = {
-            name: field.to_primitive(objinst, name, getattr(objinst, name))
-            for name, field in objinst.fields.items()
-            if objinst.obj_attr_is_set(name)
-            and (name not in before or before[name] != getattr(objinst, name))
-        }
-        updates["obj_what_changed"] = sorted(objinst.obj_what_changed())
-        return updates, result
+        return _updates(objinst, before), result
 
     @rpc.exposed
     def object_class_action_versions(
@@ -98,10 +97,11 @@ class ConductorManager:
         """
         function = base.class_method(objname, objmethod)
         _trace(context, f"{objname}.{objmethod}")
-        objclass = _object_class(objname, object_versions)
+        versions = _served_versions(object_versions, objname)
+        objclass = base.newest(objname)
         result = _run(function, objclass, context, args=args, kwargs=kwargs)
         if isinstance(result, base.MusterObject):
-            return _in_versions(result, object_versions)
+            return _in_versions(result, versions)
         return result
 
     @rpc.exposed
@@ -111,10 +111,14 @@ class ConductorManager:
         objinst: Any,
         object_versions: Mapping[str, str],
     ) -> Any:
-        """Return the object in the versions that the caller knows."""
+        """Return the object in the versions that the caller knows.
+
+        :raises UnsupportedObject: the object's version can't be served
+        """
         if not isinstance(objinst, base.MusterObject):
             raise errors.InvalidInput(field="objinst", reason="is not an object")
-        return _in_versions(objinst, object_versions)
+        versions = _served_versions(object_versions, objinst.obj_name())
+        return _in_versions(objinst, versions)
 
     @rpc.exposed
     def hello(
@@ -173,13 +177,41 @@ class ConductorManager:
         )
 
     @rpc.exposed
+    def verify(self, context: RequestContext) -> None:
+        """Return if the caller is the granted process of its host.
+
+        :raises Superseded: it isn't, or not any more
+        """
+        grant = _grant_of(context)
+        self._store.verify(
+            grant.host, service_obj.COMPUTE_BINARY, grant.incarnation, grant.secret
+        )
+
+    @rpc.exposed
     def get_fleet(
         self, context: RequestContext, columns: Sequence[str] | None
     ) -> dict[str, Any]:
         """Return all live nodes by column, with state and evidence."""
+        if columns is not None and not (
+            isinstance(columns, list | tuple)
+            and all(isinstance(name, str) for name in columns)
+        ):
+            raise errors.InvalidInput(field="columns", reason="is not a list of names")
         return fleet.answer(
             self._store.fleet(), self._store.outlook(liveness.LEASE), columns
         )
+
+
+def make_server(
+    transport: rpc.Transport, host: str, endpoint: ConductorManager
+) -> rpc.Server:
+    """Return a conductor's server, not yet started.
+
+    :param transport: belongs to the caller
+    :param host: the name by which this conductor alone can be called
+    """
+    serializer = rpc.ContextSerializer(base.ConductorSerializer())
+    return rpc.Server(transport, rpcapi.TOPIC, host, [endpoint], serializer)
 
 
 def _trace(context: RequestContext, what: str) -> None:
@@ -194,34 +226,72 @@ def _grant_of(context: RequestContext) -> Grant:
     return context.grant
 
 
-def _object_class(objname: str, versions: Mapping[str, str]) -> Any:
-    version = versions.get(objname) if isinstance(versions, Mapping) else None
-    if not isinstance(version, str):
+def _served_versions(versions: object, objname: str) -> dict[str, str]:
+    """Return in which version each object is answered, none newer than ours.
+
+    :param versions: what the caller knows, as it came over the wire
+    :param objname: the object that must be among them
+    :raises InvalidInput: something that is no version
+    :raises UnsupportedObject: a version that can't be served
+    """
+    given = versions if isinstance(versions, Mapping) else {}
+    known = base.VersionedObjectRegistry.obj_classes().keys()
+    served = {name: _served(name, given[name]) for name in known & given.keys()}
+    if objname not in served:
         raise errors.InvalidInput(
             field="object_versions", reason=f"has no version of {objname}"
         )
-    try:
-        return base.MusterObject.obj_class_from_name(objname, version)
-    except (
-        ovo_exception.UnsupportedObjectError,
-        ovo_exception.IncompatibleObjectVersion,
-    ) as exc:
-        raise errors.UnsupportedObject(reason=str(exc)) from None
-    except ValueError:
+    return served
+
+
+def _served(objname: str, version: object) -> str:
+    match = _VERSION.fullmatch(version) if isinstance(version, str) else None
+    if match is None:
         raise errors.InvalidInput(
-            field="object_versions", reason=f"{version!r} is not a version"
-        ) from None
+            field="object_versions",
+            reason=f"{ascii(version)[:32]} is not a version of {objname}",
+        )
+    ours = versionutils.convert_version_to_tuple(base.newest(objname).VERSION)
+    wanted = int(match["major"]), int(match["minor"])
+    if wanted[0] != ours[0]:
+        raise errors.UnsupportedObject(
+            reason=f"{objname} {version}; there are 1.0 to "
+            f"{base.newest(objname).VERSION}"
+        )
+    return ".".join(str(part) for part in min(wanted, ours))
 
 
-def _in_versions(result: base.MusterObject, versions: Mapping[str, str]) -> Any:
-    """Return the object's primitive, no newer than the caller knows."""
-    wanted = versions.get(result.obj_name(), result.VERSION)
-    ours = versionutils.convert_version_to_tuple(result.VERSION)
-    if versionutils.convert_version_to_tuple(wanted) > ours:
-        wanted = result.VERSION
-    return result.obj_to_primitive(
-        target_version=wanted, version_manifest=dict(versions)
-    )
+def _in_versions(result: base.MusterObject, versions: dict[str, str]) -> Any:
+    """Return the object's primitive in versions of _served_versions."""
+    own = versions[result.obj_name()]
+    # A list holds nodes of its own version if nothing is said of theirs.
+    if versions.get(compute_node.ComputeNode.obj_name(), own) == _JUNO:
+        if isinstance(result, compute_node.ComputeNode):
+            compute_node.fill_service_ids([result])
+        elif isinstance(result, compute_node.ComputeNodeList):
+            compute_node.fill_service_ids(result)
+    return result.obj_to_primitive(target_version=own, version_manifest=versions)
+
+
+def _updates(objinst: base.MusterObject, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a method changed, as primitives of the caller's version.
+
+    :param objinst: of the version in which the caller sent it
+    :param before: the fields that it had then
+    """
+    if isinstance(objinst, compute_node.ComputeNode) and objinst.VERSION == _JUNO:
+        compute_node.fill_service_ids([objinst])
+    updates: dict[str, Any] = {
+        name: field.to_primitive(objinst, name, getattr(objinst, name))
+        for name, field in objinst.fields.items()
+        if objinst.obj_attr_is_set(name)
+        and (name not in before or before[name] != getattr(objinst, name))
+    }
+    if objinst.VERSION != type(objinst).VERSION:
+        objinst.obj_make_compatible(updates, objinst.VERSION)
+    # What still counts as changed was set by the caller, who knows it.
+    updates["obj_what_changed"] = sorted(objinst.obj_what_changed())
+    return updates
 
 
 def _run(

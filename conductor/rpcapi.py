@@ -2,7 +2,7 @@
 
 Version history:
     1.0 - object_action, object_class_action_versions, object_backport_versions,
-          ping, hello, goodbye, stalled, get_fleet
+          ping, hello, goodbye, stalled, verify, get_fleet
 """
 
 from collections.abc import Mapping
@@ -142,6 +142,10 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
     ) -> None:
         """Tell that the working loop makes no progress, or (None) does again."""
         self._client.call(context, "stalled", timeout=timeout, reason=reason)
+
+    def verify(self, context: RequestContext, timeout: float | None = None) -> None:
+        """Return if the context's grant is its host's current one; Superseded."""
+        self._client.call(context, "verify", timeout=timeout)
 
     # -- the fleet -----------------------------------------------------------------
 

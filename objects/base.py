@@ -10,6 +10,7 @@ method would send the call to itself.
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
+from typing import NoReturn
 from typing import Self
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import exception as ovo_exception
 
 from musterbook import errors
+from musterbook.context import Grant
+from musterbook.context import RequestContext
 
 _Object = TypeVar("_Object", bound=type["MusterObject"])
 _INSTANCE_METHODS: dict[tuple[str, str], Callable[..., Any]] = {}
@@ -82,6 +85,20 @@ class MusterObject(ovo_base.VersionedObject):
         self.obj_reset_changes(list(row))
         return self
 
+    def obj_grant(self) -> Grant | None:
+        """Return the grant of the agent that asks; None if it is none that does."""
+        context: RequestContext | None = self._context
+        return None if context is None else context.grant
+
+    def obj_id(self) -> int:
+        """Return the id of the stored record that this object is about.
+
+        :raises InvalidInput: it has none
+        """
+        if not self.obj_attr_is_set("id"):
+            raise errors.InvalidInput(field="id", reason="is not set")
+        return int(self._obj_id)  # type: ignore[attr-defined]  # where a field is kept
+
     def obj_load_attr(self, attrname: str) -> None:
         """Refuse: a field that wasn't sent isn't fetched behind one's back."""
         raise ovo_exception.ObjectActionError(
@@ -90,9 +107,30 @@ class MusterObject(ovo_base.VersionedObject):
 
 
 class ObjectSerializer(ovo_base.VersionedObjectSerializer):
-    """Carries our objects over oslo.messaging."""
+    """Carries our objects over oslo.messaging.
+
+    An object that is newer than this process knows is sent to a conductor, which
+    answers in a version known here.
+    """
 
     OBJ_BASE_CLASS = MusterObject
+
+
+class ConductorSerializer(ObjectSerializer):
+    """The conductor's own, which has nobody to ask what a newer object means.
+
+    Where a process is conductor and agent, the carrier is set, and asking it would
+    be asking itself, without end.
+    """
+
+    def _do_backport(
+        self, context: Any, objprim: dict[str, Any], objclass: Any
+    ) -> NoReturn:
+        version = objprim[f"{self.OBJ_BASE_CLASS.OBJ_SERIAL_NAMESPACE}.version"]
+        raise errors.UnsupportedObject(
+            reason=f"{objclass.obj_name()} is known up to version {objclass.VERSION}, "
+            f"not in {errors.one_line(str(version))[:32]}"
+        )
 
 
 def instance_method(objname: object, method: object) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 (host, hypervisor_hostname) identifies it; it has no relationship to a service.
 """
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -44,6 +45,9 @@ class ComputeNode(base.MusterObject):
 
     VERSION = "1.1"
     OBJ_KEY_FIELDS = ("id", "host", "inventory_generation")
+
+    # Of a peer that doesn't say which versions of Service it knows.
+    obj_relationships = {"service": [("1.1", "1.1")]}
 
     fields = {
         "created_at": fields.DateTimeField(nullable=True),
@@ -98,20 +102,9 @@ class ComputeNode(base.MusterObject):
             return
         for name in primitive.keys() - _JUNO_FIELDS:
             del primitive[name]
+        # It can't hold NULL there; see fill_service_ids.
         if "service_id" in primitive and primitive["service_id"] is None:
-            primitive["service_id"] = self._service_id_for_juno()
-
-    def _service_id_for_juno(self) -> int:
-        """Return what a peer of version 1.0, which can't hold NULL, is told."""
-        if self.obj_attr_is_set("host") and self.host is not None:
-            try:
-                row = store.bound().service_get_by_host_and_binary(
-                    self.host, service_obj.COMPUTE_BINARY
-                )
-            except errors.ServiceNotFound:
-                return -1
-            return int(row["id"])
-        return -1
+            primitive["service_id"] = -1
 
     def obj_load_attr(self, attrname: str) -> None:
         """Look the service up by host; other fields aren't fetched behind one's back.
@@ -171,19 +164,25 @@ class ComputeNode(base.MusterObject):
     def create(self) -> None:
         """Insert the node; its fields then are those of the stored row.
 
-        :raises InvalidInput: the id is already set
+        :raises InvalidInput: the id is already set, a value doesn't fit, or an agent
+            names another host than its own
         :raises ComputeNodeExists: a live node has this identity
+        :raises Superseded: the agent that asks isn't the granted one
         """
         if self.obj_attr_is_set("id"):
             raise errors.InvalidInput(field="id", reason="is already set")
         values = self._changed_columns()
         values.setdefault("uuid", str(uuidlib.uuid4()))
-        self.obj_fill(self._context, store.bound().compute_node_create(values))
+        row = store.bound().compute_node_create(values, self.obj_grant())
+        self.obj_fill(self._context, row)
 
     @ovo_base.remotable
     def save(self) -> None:
         """Store the changed fields, and only if there are any.
 
+        :raises InvalidInput: there is no id, a value doesn't fit, the uuid is among
+            the changes, or an agent asks for another host's node
+        :raises Superseded: the agent that asks isn't the granted one
         :raises ComputeNodeNotFound: there is no live row any more
         :raises InventoryChanged: the row has another inventory generation than this
             object was read with
@@ -196,7 +195,9 @@ class ComputeNode(base.MusterObject):
             if self.obj_attr_is_set("inventory_generation")
             else None
         )
-        row = store.bound().compute_node_update(self.id, values, generation)
+        row = store.bound().compute_node_update(
+            self.obj_id(), values, generation, self.obj_grant()
+        )
         self.obj_reset_changes()
         self.obj_fill(self._context, row)
 
@@ -204,10 +205,12 @@ class ComputeNode(base.MusterObject):
     def destroy(self) -> None:
         """Soft-delete the node, while it is still its host's.
 
+        :raises InvalidInput: there is no id, or an agent asks for another host's node
+        :raises Superseded: the agent that asks isn't the granted one
         :raises ComputeNodeNotFound: it is gone, or another host has it now
         """
         host = self.host if self.obj_attr_is_set("host") else None
-        store.bound().compute_node_destroy(self.id, host)
+        store.bound().compute_node_destroy(self.obj_id(), host, self.obj_grant())
 
     def _changed_columns(self) -> dict[str, Any]:
         """Return the changed fields that are columns a caller may set.
@@ -220,6 +223,34 @@ class ComputeNode(base.MusterObject):
             if name in changes:
                 names.check(changes[name], name)
         return {n: v for n, v in changes.items() if n not in _STORE_COLUMNS}
+
+
+def fill_service_ids(nodes: Iterable[ComputeNode]) -> None:
+    """Give nodes the ids of their hosts' services, for a peer of version 1.0.
+
+    Uses the store, once for all nodes: only where the store is. What is filled in
+    doesn't count as changed.
+    """
+    bare = [
+        (node, names.fold(node.host))
+        for node in nodes
+        if node.obj_attr_is_set("service_id")
+        and node.service_id is None
+        and node.obj_attr_is_set("host")
+        and node.host is not None
+    ]
+    hosts = {host for _, host in bare}
+    if not hosts:
+        return
+    found = store.bound().services(
+        host=next(iter(hosts)) if len(hosts) == 1 else None,
+        binary=service_obj.COMPUTE_BINARY,
+    )
+    # Last to first: of several very old services of a host the oldest counts.
+    ids = {names.fold(row["host"]): row["id"] for row in reversed(found) if row["host"]}
+    for node, host in bare:
+        node.service_id = ids.get(host)
+        node.obj_reset_changes(["service_id"])
 
 
 #: Set by the store alone, whatever a caller sends.
@@ -242,6 +273,8 @@ class ComputeNodeList(ovo_base.ObjectListBase[ComputeNode], base.MusterObject):
 
     VERSION = "1.1"
     OBJ_KEY_FIELDS = ()
+
+    obj_relationships = {"objects": [("1.0", "1.0"), ("1.1", "1.1")]}
 
     fields = {"objects": fields.ListOfObjectsField("ComputeNode")}
 

@@ -143,14 +143,14 @@ class Service(base.MusterObject):
         """Store the changed fields, and only if there are any; ServiceNotFound."""
         values = self._changed_columns()
         if values:
-            row = store.bound().service_update(self.id, values)
+            row = store.bound().service_update(self.obj_id(), values)
             self.obj_reset_changes()
             self.obj_fill(self._context, row)
 
     @ovo_base.remotable
     def destroy(self) -> None:
         """Soft-delete the service; ServiceNotFound."""
-        store.bound().service_destroy(self.id)
+        store.bound().service_destroy(self.obj_id())
 
     def _changed_columns(self) -> dict[str, Any]:
         changes = self.obj_get_changes()
@@ -170,6 +170,8 @@ class ServiceList(ovo_base.ObjectListBase[Service], base.MusterObject):
 
     VERSION = "1.1"
     OBJ_KEY_FIELDS = ()
+
+    obj_relationships = {"objects": [("1.0", "1.0"), ("1.1", "1.1")]}
 
     fields = {"objects": fields.ListOfObjectsField("Service")}
 

@@ -6,6 +6,11 @@ column name to Python value: ``deleted`` is a bool, instants are aware UTC, ``st
 is a dict or None, and columns that an object doesn't know are ignored by it. Rows of
 Juno's shape come with ``host`` derived from their service.
 
+A ``grant`` is the caller's, if it is an agent: writing is refused if it isn't the
+current one of its host (Superseded), and for nodes of another host than that
+(InvalidInput, as the agent may well be the granted one). It is checked in the
+transaction that writes.
+
 All methods may be called from any thread. They raise DatabaseUnavailable and
 DatabaseBusy (after their own retries) besides the errors named.
 """
@@ -14,6 +19,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
+
+from musterbook.context import Grant
 
 Row = Mapping[str, Any]
 
@@ -32,27 +39,38 @@ class Store(Protocol):
     def compute_node_get_by_host_and_nodename(self, host: str, nodename: str) -> Row:
         """Return the live node of this identity; ComputeNodeNotFound."""
 
-    def compute_node_create(self, values: Row) -> Row:
+    def compute_node_create(self, values: Row, grant: Grant | None = None) -> Row:
         """Insert a node and return its whole row.
 
         A soft-deleted node of the same identity comes back under its id and uuid.
 
         :raises ComputeNodeExists: a live one, be it of Juno's shape, has the identity
+        :raises InvalidInput, Superseded:
         """
 
     def compute_node_update(
-        self, node_id: int, values: Row, inventory_generation: int | None
+        self,
+        node_id: int,
+        values: Row,
+        inventory_generation: int | None,
+        grant: Grant | None = None,
     ) -> Row:
         """Change a live node and return the columns that the store itself set.
 
-        :param values: column to new value; usage follows reserved amounts, free
-            amounts follow both
+        :param values: column to new value, the uuid not among them; usage follows
+            reserved amounts, free amounts follow both
         :param inventory_generation: change only if this is the stored one
         :raises ComputeNodeNotFound, InventoryChanged, ComputeNodeExists:
+        :raises InvalidInput, Superseded:
         """
 
-    def compute_node_destroy(self, node_id: int, host: str | None) -> None:
-        """Soft-delete a live node, if host is given only while it's that host's."""
+    def compute_node_destroy(
+        self, node_id: int, host: str | None, grant: Grant | None = None
+    ) -> None:
+        """Soft-delete a live node, if host is given only while it's that host's.
+
+        :raises ComputeNodeNotFound, InvalidInput, Superseded:
+        """
 
     def compute_nodes(self, *, with_service: bool = False) -> list[Row]:
         """Return all live nodes by id; with_service adds the key ``service``."""
@@ -87,7 +105,11 @@ class Store(Protocol):
         """Insert a service and return its whole row; ServiceExists."""
 
     def service_update(self, service_id: int, values: Row) -> Row:
-        """Change a live service, return the columns the store itself set."""
+        """Change a live service, return the columns the store itself set.
+
+        :raises ServiceNotFound, ServiceExists:
+        :raises InvalidInput: a value doesn't fit, or the uuid is among them
+        """
 
     def service_destroy(self, service_id: int) -> None:
         """Soft-delete a live service; ServiceNotFound."""

@@ -14,8 +14,47 @@ from conductor.db import rows
 from conductor.db import services
 from conductor.db import types
 from musterbook import errors
+from musterbook.context import Grant
 
 _T = models.services
+
+
+def condition(grant: Grant, binary: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a grant is the current one, for any statement.
+
+    It is seen as of the statement's start; a grant is only kept from changing until
+    the end of the transaction by hold().
+
+    :raises Superseded: it can't be any's
+    """
+    _check_possible(grant)
+    return sa.exists().where(
+        _is_granted(grant.host, binary, grant.incarnation),
+        _T.c.secret_hash == _hash(grant.secret),
+    )
+
+
+def hold(connection: sa.Connection, grant: Grant, binary: str) -> None:
+    """Lock the grant's service, and return if the grant is the current one.
+
+    :raises Superseded: it isn't
+    """
+    _check_possible(grant)
+    query = sa.select(_T.c.secret_hash).where(
+        _is_granted(grant.host, binary, grant.incarnation)
+    )
+    found = connection.execute(query.with_for_update()).scalars().all()
+    if not any(_matches(stored, grant.secret) for stored in found):
+        raise _superseded(grant)
+
+
+def _check_possible(grant: Grant) -> None:
+    if not (limits.storable(grant.host) and limits.countable(grant.incarnation)):
+        raise _superseded(grant)
+
+
+def _superseded(grant: Grant) -> errors.Superseded:
+    return errors.Superseded(host=grant.host, incarnation=grant.incarnation)
 
 
 class GrantConflict(Exception):

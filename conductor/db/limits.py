@@ -14,7 +14,8 @@ from sqlalchemy.dialects import mysql
 
 from musterbook import errors
 
-_INTEGER = 2**31
+#: What an integer column holds.
+SMALLEST, LARGEST = -(2**31), 2**31 - 1
 _TEXT_BYTES = 65_535
 _MEDIUM_TEXT_BYTES = 16_777_215
 
@@ -35,6 +36,15 @@ def check(table: sa.Table, values: Mapping[str, Any]) -> None:
         reason = _misfit(column.type, value)
         if reason is not None:
             raise _refused(name, reason)
+
+
+def refuse_uuid(values: Mapping[str, Any]) -> None:
+    """Return if an update leaves the record's uuid alone, which is given at creation.
+
+    :raises InvalidInput: it doesn't
+    """
+    if "uuid" in values:
+        raise _refused("uuid", "can't be changed")
 
 
 def storable(value: object) -> bool:
@@ -80,8 +90,8 @@ def _misfit(kind: sa.types.TypeEngine[Any], value: object) -> str | None:
 def _integer_misfit(value: object) -> str | None:
     if not isinstance(value, int) or isinstance(value, bool):
         return "is not an integer"
-    if not -_INTEGER <= value < _INTEGER:
-        return f"is not between -{_INTEGER} and {_INTEGER - 1}"
+    if not SMALLEST <= value <= LARGEST:
+        return f"would be {value}, which is not between {SMALLEST} and {LARGEST}"
     return None
 
 

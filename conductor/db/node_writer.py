@@ -8,6 +8,7 @@ import uuid as uuidlib
 from oslo_db import exception as oslo_exc
 import sqlalchemy as sa
 
+from conductor.db import grants
 from conductor.db import limits
 from conductor.db import models
 from conductor.db import nodes
@@ -17,6 +18,7 @@ from conductor.db import types
 from conductor.db import usage
 from musterbook import errors
 from musterbook import names
+from musterbook.context import Grant
 from objects import service as service_obj
 from objects import store
 
@@ -57,25 +59,34 @@ class NodeWriter:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
-    def compute_node_create(self, values: store.Row) -> store.Row:
+    def compute_node_create(
+        self, values: store.Row, grant: Grant | None = None
+    ) -> store.Row:
         """Insert a node and return its whole row.
 
         A soft-deleted node of the same identity comes back under its id and uuid.
         Creating again what was created under the same uuid (an answer was lost)
         returns it.
 
+        :param grant: the caller's; None: it isn't an agent
+        :raises Superseded: the grant isn't the current one
         :raises ComputeNodeExists: a live one, be it of Juno's shape, has the identity
-        :raises InvalidInput: a value doesn't fit, or host or name are missing
+        :raises InvalidInput: a value doesn't fit, host or name are missing, or the
+            host isn't the grant's
         """
         writable = _writable(values)
         return retry.run(
             self._engine,
-            lambda c: _create(c, writable, values.get("service_id")),
+            lambda c: _create(c, writable, values.get("service_id"), grant),
             again_on_duplicate=True,
         )
 
     def compute_node_update(
-        self, node_id: int, values: store.Row, inventory_generation: int | None
+        self,
+        node_id: int,
+        values: store.Row,
+        inventory_generation: int | None,
+        grant: Grant | None = None,
     ) -> store.Row:
         """Change a live node and return the columns that the store itself set.
 
@@ -86,24 +97,35 @@ class NodeWriter:
             amounts follow both, unless they are given
         :param inventory_generation: capacity is only changed if this is the stored
             one; other values always are
+        :param grant: the caller's; None: it isn't an agent
         :raises ComputeNodeNotFound: no live node has this id
+        :raises Superseded: the grant isn't the current one
         :raises InventoryChanged: the stored inventory generation is another
         :raises ComputeNodeExists: another live node has the new identity
-        :raises InvalidInput: a value doesn't fit
+        :raises InvalidInput: a value doesn't fit, the uuid is among them, or the
+            node's host or its new one isn't the grant's
         """
+        limits.refuse_uuid(values)
         writable = _writable(values)
+        if grant is not None and "host" in writable:
+            _check_host(grant, writable["host"])
         if not limits.countable(node_id):
             raise errors.ComputeNodeNotFound(what=f"id {node_id}")
-        change = _Change(node_id, writable, inventory_generation)
+        change = _Change(node_id, writable, inventory_generation, grant)
         try:
             return retry.run(self._engine, change.apply)
         except oslo_exc.DBDuplicateEntry:
             raise _exists(change.identity) from None
 
-    def compute_node_destroy(self, node_id: int, host: str | None) -> None:
+    def compute_node_destroy(
+        self, node_id: int, host: str | None, grant: Grant | None = None
+    ) -> None:
         """Soft-delete a live node, if host is given only while it's that host's.
 
+        :param grant: the caller's; None: it isn't an agent
         :raises ComputeNodeNotFound: it is gone, or another host has it now
+        :raises Superseded: the grant isn't the current one
+        :raises InvalidInput: the node's host isn't the grant's
         """
         missing = errors.ComputeNodeNotFound(
             what=f"id {node_id}" if host is None else f"id {node_id} and host {host}"
@@ -114,6 +136,8 @@ class NodeWriter:
             raise missing
 
         def work(connection: sa.Connection) -> None:
+            if grant is not None:
+                grants.hold(connection, grant, service_obj.COMPUTE_BINARY)
             found = _lock(connection, node_id)
             owner = None if found is None else found["host"]
             ours = host is None or (
@@ -121,6 +145,8 @@ class NodeWriter:
             )
             if found is None or not ours:
                 raise missing
+            if grant is not None:
+                _check_host(grant, owner)
             connection.execute(
                 _T.update()
                 .where(_T.c.id == node_id)
@@ -139,7 +165,10 @@ class NodeWriter:
 
 
 def _create(
-    connection: sa.Connection, values: dict[str, Any], service_id: int | None
+    connection: sa.Connection,
+    values: dict[str, Any],
+    service_id: int | None,
+    grant: Grant | None,
 ) -> dict[str, Any]:
     """Insert or revive, unless the identity is taken. Locks service, then node."""
     if values.get("host") is None and service_id is not None:
@@ -148,6 +177,9 @@ def _create(
     for field, value in identity.items():
         if not value:
             raise errors.InvalidInput(field=field, reason="can't be empty")
+    if grant is not None:
+        grants.hold(connection, grant, service_obj.COMPUTE_BINARY)
+        _check_host(grant, identity["host"])
     taken = _taken(connection, str(identity["host"]), str(identity[_IDENTITY[1]]))
     if taken is not None:
         if taken["uuid"] is not None and taken["uuid"] == values.get("uuid"):
@@ -258,22 +290,39 @@ class _Change:
     """One update of one node; apply may run several times."""
 
     def __init__(
-        self, node_id: int, values: dict[str, Any], generation: int | None
+        self,
+        node_id: int,
+        values: dict[str, Any],
+        generation: int | None,
+        grant: Grant | None,
     ) -> None:
         self.node_id = node_id
         self.values = values
         self.capacity = bool(CAPACITY & values.keys())
         self.generation = generation if self.capacity else None
+        self.grant = grant
         self.identity: dict[str, Any] = {n: values.get(n) for n in _IDENTITY}
 
     def apply(self, connection: sa.Connection) -> dict[str, Any]:
         """Do it in one UPDATE; look further only when no row matched."""
         if any(self.identity.values()):
             self._guard_identity(connection)
-        answer = self._update(
-            connection, {}, sa.and_(_T.c.deleted == 0, _T.c.host.is_not(None))
-        )
+        answer = self._update(connection, {}, sa.and_(_T.c.deleted == 0, self._owned()))
         return answer if answer is not None else self._look_further(connection)
+
+    def _owned(self) -> sa.ColumnElement[bool]:
+        """Return the condition that the row has a host, and that of the grant.
+
+        A grant that is replaced while the statement waits for the row's lock is
+        still taken for the current one. The inventory generation is not: what the
+        next process has written meanwhile isn't overwritten.
+        """
+        if self.grant is None:
+            return _T.c.host.is_not(None)
+        return sa.and_(
+            types.same_name(_T.c.host, self.grant.host),
+            grants.condition(self.grant, service_obj.COMPUTE_BINARY),
+        )
 
     def _update(
         self,
@@ -286,7 +335,8 @@ class _Change:
         :param own: further columns that the store sets
         """
         answer = {"updated_at": rows.instant()} | own
-        computed: dict[str, Any] = dict(usage.following(self.values))
+        computed = usage.following(self.values)
+        fits = usage.storable(computed)
         wanted = set(computed)
         if self.capacity:
             computed["inventory_generation"] = _T.c.inventory_generation + 1
@@ -302,7 +352,7 @@ class _Change:
         visible = {n: v for n, v in answer.items() if n != "inventory_generation"}
         statement = (
             _T.update()
-            .where(_T.c.id == self.node_id, condition)
+            .where(_T.c.id == self.node_id, condition, fits)
             .ordered_values(*usage.ordered(computed, self.values | fixed | visible))
         )
         if self.generation is not None:
@@ -333,9 +383,13 @@ class _Change:
 
     def _look_further(self, connection: sa.Connection) -> dict[str, Any]:
         """Say why no row matched, or take a row of Juno's shape over."""
+        if self.grant is not None:
+            grants.hold(connection, self.grant, service_obj.COMPUTE_BINARY)
         found = _lock(connection, self.node_id)
         if found is None:
             raise errors.ComputeNodeNotFound(what=f"id {self.node_id}")
+        if self.grant is not None:
+            _check_host(self.grant, found["host"])
         stored = found["inventory_generation"]
         if self.generation is not None and stored != self.generation:
             raise errors.InventoryChanged(
@@ -343,6 +397,7 @@ class _Change:
                 expected=self.generation,
                 found=stored,
             )
+        limits.check(_T, usage.following(self.values, dict(found)))
         own: dict[str, Any] = {}
         host = self.values.get("host", found["host"])
         self.identity = {
@@ -376,6 +431,17 @@ def _lock(connection: sa.Connection, node_id: int) -> rows.Stored | None:
     if found is None:
         return None
     return {**found, "host": found["host"] if found["host"] is not None else owner}
+
+
+def _check_host(grant: Grant, host: object) -> None:
+    """Return if a node's host is the one that was granted.
+
+    Not Superseded: the process may well be the granted one, and has to go on.
+    """
+    if not isinstance(host, str) or names.fold(host) != names.fold(grant.host):
+        raise errors.InvalidInput(
+            field="host", reason=f"is not {grant.host}, which the caller was granted"
+        )
 
 
 def _exists(identity: Mapping[str, Any]) -> errors.ComputeNodeExists:

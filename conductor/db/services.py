@@ -108,8 +108,9 @@ class ServiceStore:
 
         :raises ServiceNotFound: there is no live one with this id
         :raises ServiceExists: another live one has the new host and binary
-        :raises InvalidInput: a value doesn't fit
+        :raises InvalidInput: a value doesn't fit, or the uuid is among them
         """
+        limits.refuse_uuid(values)
         missing = errors.ServiceNotFound(what=f"id {service_id}")
         writable = _writable(values)
         if not limits.countable(service_id):

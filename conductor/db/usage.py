@@ -2,7 +2,8 @@
 
 Reserved amounts are part of usage, and free amounts follow from both. All of it is
 computed by the UPDATE itself from the row's own columns, so that a claim that comes
-in between is never lost.
+in between is never lost. A result that its column can't hold keeps the UPDATE from
+matching: left to the databases, each would do something else about it.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from conductor.db import limits
 from conductor.db import models
 
 
@@ -30,34 +32,57 @@ RESOURCES = (
 )
 
 
-def following(values: Mapping[str, Any]) -> dict[str, sa.ColumnElement[int]]:
-    """Return the columns that follow from the change, as expressions of the old row.
+_FREE = [resource.free for resource in RESOURCES if resource.free is not None]
+#: The stored amounts, wide enough for what is computed with them.
+STORED: Mapping[str, Any] = {
+    column.name: sa.cast(column, sa.BigInteger)
+    for resource in RESOURCES
+    for column in models.compute_nodes.c
+    if column.name in resource
+}
+
+
+def following(
+    values: Mapping[str, Any], stored: Mapping[str, Any] = STORED
+) -> dict[str, Any]:
+    """Return the columns that follow from the change.
 
     :param values: what the caller changes; what it sets itself is left alone
         (legacy agents compute used and free amounts themselves)
+    :param stored: the old row: as expressions, or a row's values
+    :return: expressions or values accordingly (values, too, where only what is
+        given matters)
     """
-    free: dict[str, sa.ColumnElement[int]] = {}
-    used: dict[str, sa.ColumnElement[int]] = {}
+    free: dict[str, Any] = {}
+    used: dict[str, Any] = {}
+    new = {**stored, **values}
     for resource in RESOURCES:
-        new_used = _new(values, resource.used)
+        new_used = new[resource.used]
         if resource.reserved in values and resource.used not in values:
-            new_used = (
-                new_used
-                - models.compute_nodes.c[resource.reserved]
-                + _new(values, resource.reserved)
-            )
+            new_used = new_used - stored[resource.reserved] + new[resource.reserved]
             used[resource.used] = new_used
         touched = values.keys() & {resource.capacity, resource.used, resource.reserved}
         if resource.free is not None and touched and resource.free not in values:
-            free[resource.free] = _new(values, resource.capacity) - new_used
+            free[resource.free] = new[resource.capacity] - new_used
     return free | used
 
 
-def _new(values: Mapping[str, Any], name: str) -> sa.ColumnElement[int]:
-    """Return the column's value after the change, as far as the caller sets it."""
-    if name in values:
-        return sa.literal(values[name], sa.Integer)
-    return models.compute_nodes.c[name]
+def storable(computed: Mapping[str, Any]) -> sa.ColumnElement[bool]:
+    """Return the condition that the columns can hold what following() returned.
+
+    :raises InvalidInput: an amount that doesn't depend on the row doesn't fit;
+        PostgreSQL would fail on it even if the condition kept it from being stored
+    """
+    known = {name: amount for name, amount in computed.items() if type(amount) is int}
+    limits.check(models.compute_nodes, known)
+    return sa.and_(
+        sa.true(),
+        *(
+            amount.between(limits.SMALLEST, limits.LARGEST)
+            for name, amount in computed.items()
+            if name not in known
+        ),
+    )
 
 
 def ordered(
@@ -73,7 +98,10 @@ def ordered(
 
 
 def at_creation(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a new row: usage starts as what is reserved."""
+    """Return the values of a new row: usage starts as what is reserved.
+
+    :raises InvalidInput: an amount that follows doesn't fit
+    """
     row = dict(values)
     for resource in RESOURCES:
         row.setdefault(resource.capacity, 0)
@@ -81,4 +109,5 @@ def at_creation(values: Mapping[str, Any]) -> dict[str, Any]:
         row.setdefault(resource.used, row[resource.reserved])
         if resource.free is not None:
             row.setdefault(resource.free, row[resource.capacity] - row[resource.used])
+    limits.check(models.compute_nodes, {name: row[name] for name in _FREE})
     return row

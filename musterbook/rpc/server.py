@@ -13,6 +13,7 @@ import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 from oslo_messaging.rpc import server as rpc_server
 
+from musterbook import context
 from musterbook import errors
 from musterbook.rpc import failure
 from musterbook.rpc import transport as rpc_transport
@@ -69,7 +70,7 @@ class Server:
             transport,
             oslo_messaging.Target(topic=topic, server=server),
             list(endpoints),
-            serializer=serializer,
+            serializer=_Noting(serializer),
             access_policy=_OnlyExposed,
             server_cls=_AnsweringServer,
         )
@@ -129,13 +130,40 @@ class _AnsweringServer(rpc_server.RPCServer):  # type: ignore[misc]  # untyped b
         super()._process_incoming([_Answering(message) for message in incoming])
 
 
+class _Noting(oslo_messaging.Serializer):  # type: ignore[misc]  # untyped base
+    """A serializer that makes each call's context its thread's; _Guard ends it."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def serialize_entity(self, ctxt: Any, entity: Any) -> Any:
+        return self._inner.serialize_entity(ctxt, entity)
+
+    def deserialize_entity(self, ctxt: Any, entity: Any) -> Any:
+        return self._inner.deserialize_entity(ctxt, entity)
+
+    def serialize_context(self, ctxt: Any) -> Any:
+        return self._inner.serialize_context(ctxt)
+
+    def deserialize_context(self, ctxt: Any) -> Any:
+        asking = self._inner.deserialize_context(ctxt)
+        asking.make_current()
+        return asking
+
+
 class _Guard:
-    """Lets nothing but an expected error of ours out of a call."""
+    """Lets nothing but an expected error of ours, and no context, out of a call."""
 
     def __init__(self, dispatcher: Any) -> None:
         self._dispatcher = dispatcher
 
     def dispatch(self, incoming: Any) -> Any:
+        try:
+            return self._dispatch(incoming)
+        finally:
+            context.forget_current()
+
+    def _dispatch(self, incoming: Any) -> Any:
         method = incoming.message.get("method")
         try:
             if not any(is_exposed(e, method) for e in self._dispatcher.endpoints):

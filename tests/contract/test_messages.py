@@ -70,6 +70,73 @@ SAVE_NODE = {
         "kwargs": {},
     },
 }
+GET_NODES = {
+    "method": "object_class_action_versions",
+    "version": "1.0",
+    "args": {
+        "objname": "ComputeNodeList",
+        "objmethod": "get_all",
+        "object_versions": {"ComputeNodeList": "1.0", "ComputeNode": "1.0"},
+        "args": [],
+        "kwargs": {},
+    },
+}
+# What an agent of Juno's time sends: version 1.0 of the object has no host.
+CREATE_JUNO_NODE = {
+    "method": "object_action",
+    "version": "1.0",
+    "args": {
+        "objinst": {
+            "versioned_object.name": "ComputeNode",
+            "versioned_object.namespace": "musterbook",
+            "versioned_object.version": "1.0",
+            "versioned_object.data": {
+                "service_id": 7,
+                "hypervisor_hostname": "web1",
+                "vcpus": 8,
+                "memory_mb": 16384,
+            },
+            "versioned_object.changes": [
+                "service_id",
+                "hypervisor_hostname",
+                "vcpus",
+                "memory_mb",
+            ],
+        },
+        "objmethod": "create",
+        "args": [],
+        "kwargs": {},
+    },
+}
+SAVE_JUNO_NODE = {
+    "method": "object_action",
+    "version": "1.0",
+    "args": {
+        "objinst": {
+            "versioned_object.name": "ComputeNode",
+            "versioned_object.namespace": "musterbook",
+            "versioned_object.version": "1.0",
+            "versioned_object.data": {"id": 3, "service_id": 6, "vcpus_used": 2},
+            "versioned_object.changes": ["vcpus_used"],
+        },
+        "objmethod": "save",
+        "args": [],
+        "kwargs": {},
+    },
+}
+BACKPORT = {
+    "method": "object_backport_versions",
+    "version": "1.0",
+    "args": {
+        "objinst": {
+            "versioned_object.name": "ComputeNode",
+            "versioned_object.namespace": "musterbook",
+            "versioned_object.version": "1.1",
+            "versioned_object.data": {"id": 3, "host": "web1", "service_id": None},
+        },
+        "object_versions": {"ComputeNode": "1.0"},
+    },
+}
 PING = {"method": "ping", "version": "1.0", "args": {}}
 HELLO = {
     "method": "hello",
@@ -83,6 +150,7 @@ HELLO = {
     },
 }
 GOODBYE = {"method": "goodbye", "version": "1.0", "args": {}}
+VERIFY = {"method": "verify", "version": "1.0", "args": {}}
 STALLED = {"method": "stalled", "version": "1.0", "args": {"reason": "disk is slow"}}
 GET_FLEET = {"method": "get_fleet", "version": "1.0", "args": {"columns": ["host"]}}
 PING_AGENT = {"method": "ping", "version": "1.0", "args": {}}
@@ -105,6 +173,9 @@ class Nodes:
 
     def __init__(self) -> None:
         self.saved: list[Any] = []
+        self.grants: list[context.Grant | None] = []
+        self.looked_up: list[str | None] = []
+        self.answer: Mapping[str, Any] = {"inventory_generation": 3}
 
     def compute_node_get_by_host_and_nodename(
         self, host: str, nodename: str
@@ -114,15 +185,32 @@ class Nodes:
         return NODE_ROW
 
     def compute_node_update(
-        self, node_id: int, values: Mapping[str, Any], generation: int | None
+        self,
+        node_id: int,
+        values: Mapping[str, Any],
+        generation: int | None,
+        grant: context.Grant | None = None,
     ) -> Mapping[str, Any]:
+        self.grants.append(grant)
         self.saved.append((node_id, dict(values), generation))
-        return {"inventory_generation": 3}
+        return self.answer
 
-    def service_get_by_host_and_binary(
-        self, host: str, binary: str
+    def compute_node_create(
+        self, values: Mapping[str, Any], grant: context.Grant | None = None
     ) -> Mapping[str, Any]:
-        return {"id": 7}
+        self.grants.append(grant)
+        self.saved.append(dict(values))
+        return {**NODE_ROW, **values, "host": "web1", "service_id": None, "id": 3}
+
+    def compute_nodes(self, *, with_service: bool = False) -> list[Mapping[str, Any]]:
+        return [NODE_ROW, {**NODE_ROW, "id": 4, "host": "web2"}]
+
+    def services(
+        self, *, host: str | None = None, binary: str | None = None
+    ) -> list[Mapping[str, Any]]:
+        self.looked_up.append(host)
+        assert binary == "nova-compute"
+        return [{"id": 7, "host": "web1"}]
 
 
 class Records:
@@ -130,12 +218,18 @@ class Records:
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.refuse: Exception | None = None
 
     def goodbye(self, *args: Any) -> None:
         self.told.append(("goodbye", *args))
 
     def stalled(self, *args: Any) -> None:
         self.told.append(("stalled", *args))
+
+    def verify(self, *args: Any) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.told.append(("verify", *args))
 
 
 class Granter:
@@ -165,10 +259,10 @@ class Wire:
         listener.start(receive)
         return listener
 
-    def ask(self, message: Mapping[str, Any]) -> Any:
+    def ask(self, message: Mapping[str, Any], ctxt: Mapping[str, Any] = CONTEXT) -> Any:
         target = oslo_messaging.Target(topic="conductor")
         return self.driver.send(
-            target, dict(CONTEXT), dict(message), wait_for_reply=True, timeout=10
+            target, dict(ctxt), dict(message), wait_for_reply=True, timeout=10
         )
 
 
@@ -253,10 +347,11 @@ def test_what_the_conductor_is_asked(wire: Wire, transport: rpc.Transport) -> No
     )
     api.goodbye(a_context())
     api.stalled(a_context(), "disk is slow")
+    api.verify(a_context())
     api.get_fleet(a_context(), ["host"])
     listener.stop()
     messages = [message for _, message in wire.got]
-    assert messages == [PING, HELLO, GOODBYE, STALLED, GET_FLEET]
+    assert messages == [PING, HELLO, GOODBYE, STALLED, VERIFY, GET_FLEET]
 
 
 def test_what_an_agent_is_asked(wire: Wire, transport: rpc.Transport) -> None:
@@ -278,12 +373,10 @@ def test_what_an_agent_is_asked(wire: Wire, transport: rpc.Transport) -> None:
 def served(transport: rpc.Transport) -> Iterator[tuple[Nodes, Records]]:
     nodes, records = Nodes(), Records()
     store.bind(nodes)  # type: ignore[arg-type]  # as much of a store as is used
-    server = rpc.Server(
+    server = conductor_manager.make_server(
         transport,
-        "conductor",
         "c1",
-        [conductor_manager.ConductorManager(Granter(), records)],  # type: ignore[arg-type]
-        rpc.ContextSerializer(base.ObjectSerializer()),
+        conductor_manager.ConductorManager(Granter(), records),  # type: ignore[arg-type]
     )
     server.start()
     yield nodes, records
@@ -321,17 +414,94 @@ def test_a_read_is_answered_in_version_1_0(
 def test_a_save_is_done(wire: Wire, served: tuple[Nodes, Records]) -> None:
     answer = wire.ask(SAVE_NODE)
     assert served[0].saved == [(3, {"memory_mb": 32768}, 2)]
+    assert served[0].grants == [context.Grant("web1", 4, "the-secret")]
     assert answer == [{"inventory_generation": 3, "obj_what_changed": []}, None]
+
+
+@pytest.mark.parametrize(
+    "versions",
+    [
+        {"ComputeNodeList": "1.0", "ComputeNode": "1.0"},
+        {"ComputeNodeList": "1.0.2", "ComputeNode": "1.0.9", "Stranger": "x"},
+        {"ComputeNodeList": "1.0"},
+    ],
+)
+def test_a_list_for_version_1_0_is_one_look_up(
+    wire: Wire, served: tuple[Nodes, Records], versions: Mapping[str, str]
+) -> None:
+    answer = wire.ask(altered(GET_NODES, object_versions=versions))
+    assert answer["versioned_object.version"] == "1.0"
+    found = answer["versioned_object.data"]["objects"]
+    assert {node["versioned_object.version"] for node in found} == {"1.0"}
+    ids = [node["versioned_object.data"]["service_id"] for node in found]
+    assert ids == [7, -1]
+    assert served[0].looked_up == [None]
+
+
+def test_a_peer_that_knows_newer_versions_gets_ours(
+    wire: Wire, served: tuple[Nodes, Records]
+) -> None:
+    versions = {"ComputeNodeList": "1.7", "ComputeNode": "1.12"}
+    answer = wire.ask(altered(GET_NODES, object_versions=versions))
+    assert answer["versioned_object.version"] == "1.1"
+    (first, _) = answer["versioned_object.data"]["objects"]
+    assert first["versioned_object.version"] == "1.1"
+    assert first["versioned_object.data"] == NODE_ROW
+    assert served[0].looked_up == []
+
+
+def test_a_create_of_version_1_0_is_answered_in_it(
+    wire: Wire, served: tuple[Nodes, Records]
+) -> None:
+    updates, result = wire.ask(CREATE_JUNO_NODE)
+    assert result is None
+    (values,) = served[0].saved
+    assert served[0].grants == [context.Grant("web1", 4, "the-secret")]
+    assert uuid.UUID(values.pop("uuid"))
+    assert values == CREATE_JUNO_NODE["args"]["objinst"]["versioned_object.data"]  # type: ignore[index]
+    assert updates == {"id": 3, "obj_what_changed": []}
+
+
+def test_a_save_of_version_1_0_is_answered_in_it(
+    wire: Wire, served: tuple[Nodes, Records]
+) -> None:
+    # The store took the row over: it answers host, uuid and service_id, too.
+    served[0].answer = {**NODE_ROW, "vcpus_used": 2}
+    updates, _ = wire.ask(SAVE_JUNO_NODE)
+    assert served[0].saved == [(3, {"vcpus_used": 2}, None)]
+    assert updates == {
+        "hypervisor_hostname": "web1",
+        "vcpus": 8,
+        "service_id": 7,
+        "memory_mb": 16384,
+        "obj_what_changed": [],
+    }
+
+
+def test_a_backport_is_answered(wire: Wire, served: tuple[Nodes, Records]) -> None:
+    assert wire.ask(BACKPORT) == {
+        "versioned_object.name": "ComputeNode",
+        "versioned_object.namespace": "musterbook",
+        "versioned_object.version": "1.0",
+        "versioned_object.data": {"id": 3, "service_id": 7},
+    }
 
 
 def test_liveness_is_told(wire: Wire, served: tuple[Nodes, Records]) -> None:
     assert wire.ask(HELLO) == {"host": "web1", "incarnation": 4}
     wire.ask(GOODBYE)
     wire.ask(STALLED)
+    assert wire.ask(VERIFY) is None
     assert served[1].told == [
         ("goodbye", "web1", "nova-compute", 4, "the-secret"),
         ("stalled", "web1", "nova-compute", 4, "the-secret", "disk is slow"),
+        ("verify", "web1", "nova-compute", 4, "the-secret"),
     ]
+    served[1].refuse = errors.Superseded(host="web1", incarnation=4)
+    with pytest.raises(errors.Superseded):
+        wire.ask(VERIFY)
+    with pytest.raises(errors.InvalidInput):
+        wire.ask(VERIFY, {**CONTEXT, "grant": None})
 
 
 def altered(message: Mapping[str, Any], **args: Any) -> dict[str, Any]:
@@ -356,6 +526,28 @@ def altered(message: Mapping[str, Any], **args: Any) -> dict[str, Any]:
             errors.UnsupportedObject,
         ),
         (altered(GET_NODE, object_versions={"ComputeNode": "x"}), errors.InvalidInput),
+        *[
+            (altered(message, object_versions=versions), error)
+            for message in (GET_NODE, BACKPORT)
+            for versions, error in (
+                ({}, errors.InvalidInput),
+                ([["ComputeNode", "1.0"]], errors.InvalidInput),
+                (7, errors.InvalidInput),
+                (None, errors.InvalidInput),
+                ({"ComputeNode": 7}, errors.InvalidInput),
+                ({"ComputeNode": ["1.0"]}, errors.InvalidInput),
+                ({"ComputeNode": "x"}, errors.InvalidInput),
+                ({"ComputeNode": "1"}, errors.InvalidInput),
+                ({"ComputeNode": "1.0\n"}, errors.InvalidInput),
+                ({"ComputeNode": "1.1", "Service": "x"}, errors.InvalidInput),
+                ({"ComputeNode": "0.1"}, errors.UnsupportedObject),
+                ({"ComputeNode": "2.0"}, errors.UnsupportedObject),
+                ({"ComputeNode": "1.1", "Service": "0.1"}, errors.UnsupportedObject),
+            )
+        ],
+        (altered(GET_FLEET, columns=5), errors.InvalidInput),
+        (altered(GET_FLEET, columns="host"), errors.InvalidInput),
+        (altered(GET_FLEET, columns=["host", ["id"]]), errors.InvalidInput),
         (altered(GET_NODE, args=["web2", "web2"]), errors.ComputeNodeNotFound),
         (altered(HELLO, host="a b"), errors.InvalidName),
         (altered(HELLO, host=None), errors.InvalidName),
@@ -375,6 +567,30 @@ def test_what_is_refused(
         wire.ask(message)
     assert served[0].saved == []
     assert wire.ask(PING) is None
+
+
+@pytest.mark.parametrize("version", ["1.9", "2.0", "0.1", "1.9.1"])
+@pytest.mark.parametrize("name", ["object_backport_versions", "object_action"])
+def test_a_newer_object_is_refused_where_conductor_and_agent_are_one_process(
+    wire: Wire,
+    served: tuple[Nodes, Records],
+    transport: rpc.Transport,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    version: str,
+) -> None:
+    carrier = conductor_rpcapi.ConductorAPI(transport, 1)
+    monkeypatch.setattr(base.MusterObject, "indirection_api", carrier)
+    newer = {
+        **SAVE_NODE["args"]["objinst"],  # type: ignore[index]
+        "versioned_object.version": version,
+    }
+    message = altered(SAVE_NODE, objinst=newer)
+    if name == "object_backport_versions":
+        message["args"] = {"objinst": newer, "object_versions": {"ComputeNode": "1.1"}}
+        message["method"] = name
+    with pytest.raises(errors.UnsupportedObject, match=r"ComputeNode.*1\.1"):
+        wire.ask(message)
 
 
 @pytest.mark.parametrize("name", ["object_backport_versions", "object_action"])

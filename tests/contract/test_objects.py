@@ -7,6 +7,7 @@ columns of Juno's two tables); the fingerprints only tell that something moved.
 from collections.abc import Mapping
 import datetime
 from typing import Any
+from unittest import mock
 
 from oslo_versionedobjects import fixture
 import pytest
@@ -66,19 +67,29 @@ FINGERPRINTS = {
 
 
 class Services:
-    """A store that knows the service with id 7 of host web1."""
+    """A store that knows services of the hosts web1 (two, one very old) and web2."""
 
-    def service_get_by_host_and_binary(
-        self, host: str, binary: str
-    ) -> Mapping[str, Any]:
-        if (host, binary) != ("web1", "nova-compute"):
-            raise errors.ServiceNotFound(what=f"host {host} and binary {binary}")
-        return {"id": 7}
+    def __init__(self) -> None:
+        self.asked: list[str | None] = []
+
+    def services(
+        self, *, host: str | None = None, binary: str | None = None
+    ) -> list[Mapping[str, Any]]:
+        self.asked.append(host)
+        assert binary == "nova-compute"
+        rows = [(7, "web1"), (8, "WEB2"), (9, "web1"), (10, None)]
+        return [
+            {"id": row_id, "host": name}
+            for row_id, name in rows
+            if host is None or (name is not None and name.lower() == host)
+        ]
 
 
-@pytest.fixture(autouse=True)
-def _services(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_bound", [Services()])
+@pytest.fixture
+def services(monkeypatch: pytest.MonkeyPatch) -> Services:
+    made = Services()
+    monkeypatch.setattr(store, "_bound", [made])
+    return made
 
 
 def a_node(**values: Any) -> compute_node.ComputeNode:
@@ -164,13 +175,63 @@ def test_a_node_for_a_peer_of_version_1_0() -> None:
     data = primitive["versioned_object.data"]
     assert set(data) <= COMPUTE_NODE_1_0
     assert data["vcpus"] == 8
-    # It can't hold NULL there; by host it finds its service.
-    assert data["service_id"] == 7
+    # It can't hold NULL there, and this process has no store to look it up.
+    assert data["service_id"] == -1
 
 
-def test_a_node_without_service_for_a_peer_of_version_1_0() -> None:
-    primitive = a_node(host="other").obj_to_primitive(target_version="1.0")
-    assert primitive["versioned_object.data"]["service_id"] == -1
+def test_service_ids_of_many_nodes_are_one_look_up(services: Services) -> None:
+    nodes = [
+        a_node(host=host, service_id=service_id)
+        for host, service_id in [
+            ("Web1", None), ("web2", None), ("web3", None), (None, None), ("web2", 5),
+        ]
+    ]  # fmt: skip
+    compute_node.fill_service_ids([*nodes, compute_node.ComputeNode()])
+    assert [node.service_id for node in nodes] == [7, 8, None, None, 5]
+    assert services.asked == [None]
+    assert not any(node.obj_what_changed() for node in nodes)
+
+
+def test_service_id_of_one_host_is_looked_up_by_host(services: Services) -> None:
+    nodes = [a_node(host="web2"), a_node(host="WEB2", id=4)]
+    compute_node.fill_service_ids(nodes)
+    assert [node.service_id for node in nodes] == [8, 8]
+    compute_node.fill_service_ids(nodes)
+    assert services.asked == ["web2"]
+
+
+@pytest.mark.parametrize("manifest", [None, {"ComputeNode": "1.1"}])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_node_with_its_service_for_peers_that_say_nothing_of_it(
+    version: str, manifest: dict[str, str] | None
+) -> None:
+    node = a_node()
+    node.service = service.Service().obj_fill(None, {"id": 7, "state": "up"})
+    data = node.obj_to_primitive(version, manifest)["versioned_object.data"]
+    if version == "1.0":
+        assert "service" not in data
+    else:
+        assert data["service"]["versioned_object.data"] == {"id": 7, "state": "up"}
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_list_holds_nodes_of_its_own_version(version: str) -> None:
+    nodes = compute_node.ComputeNodeList(objects=[a_node()])
+    primitive = nodes.obj_to_primitive(version)
+    (node,) = primitive["versioned_object.data"]["objects"]
+    assert node["versioned_object.version"] == version
+
+
+@pytest.mark.parametrize("kind", [compute_node.ComputeNode, service.Service])
+@pytest.mark.parametrize("method", ["save", "destroy"])
+def test_what_has_no_id_is_refused(
+    kind: Any, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_bound", [mock.Mock(spec=store.Store)])
+    made = kind(context.service_context(), host="web1")
+    with pytest.raises(errors.InvalidInput) as caught:
+        getattr(made, method)()
+    assert caught.value.field == "id"
 
 
 def test_a_service_for_a_peer_of_version_1_0() -> None:

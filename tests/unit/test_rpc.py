@@ -1,6 +1,9 @@
 """RPC within one process, the form of errors on the wire, transport URLs."""
 
+from concurrent import futures
+import io
 import json
+import logging
 import threading
 import traceback
 from typing import Any
@@ -10,6 +13,8 @@ import warnings
 from hypothesis import given
 from hypothesis import strategies as st
 from oslo_config import cfg
+from oslo_context import context as oslo_context
+from oslo_log import formatters
 import oslo_messaging
 from oslo_messaging._drivers import common
 from oslo_messaging._drivers import impl_rabbit
@@ -122,6 +127,26 @@ class TestContext:
         assert got.grant == grant
         assert got.to_dict() == sent.to_dict()
 
+    def test_secret_is_never_shown(self) -> None:
+        grant = context.Grant("node-a", 3, "s3cret")
+        ctxt = context.service_context(grant)
+        shown = [ctxt, grant, ctxt.get_logging_values(), ctxt.to_policy_values()]
+        assert "s3cret" not in "".join(f"{value}{value!r}" for value in shown)
+        assert ctxt.get_logging_values()["request_id"] == ctxt.request_id
+
+    @pytest.mark.parametrize("overwrite", [True, False])
+    def test_is_a_threads_only_when_made_so(self, overwrite: bool) -> None:
+        context.RequestContext(overwrite=overwrite)
+        assert oslo_context.get_current() is None
+        ctxt = context.service_context()
+        ctxt.make_current()
+        try:
+            assert oslo_context.get_current() is ctxt
+        finally:
+            context.forget_current()
+        assert oslo_context.get_current() is None
+        context.forget_current()
+
     def test_object_nobody_knows_is_unsupported(self) -> None:
         class Inner(oslo_messaging.NoOpSerializer):  # type: ignore[misc]  # untyped base
             def deserialize_entity(self, ctxt: Any, entity: Any) -> Any:
@@ -131,7 +156,74 @@ class TestContext:
             rpc.ContextSerializer(Inner()).deserialize_entity(CTXT, {})
 
 
+class Talkative(rpc_lab.Endpoint):
+    """Logs what it is called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[str] = set()
+
+    @rpc.exposed
+    def say(self, ctxt: context.RequestContext, fail: bool) -> None:
+        self.threads.add(threading.current_thread().name)
+        # The thread of a stranger's call must not lend its context to this one.
+        context.service_context(context.Grant("other", 1, "s3cret"))
+        logging.getLogger(__name__).warning("said for %s", ctxt.request_id)
+        if fail:
+            raise ValueError("seen")
+
+
 class TestServer:
+    def test_each_call_logs_its_own_context_without_the_secret(self) -> None:
+        text = io.StringIO()
+        handler = logging.StreamHandler(text)
+        # What oslo.log's use_json chooses.
+        handler.setFormatter(formatters.JSONFormatter())
+        logging.getLogger().addHandler(handler)
+        asking = [
+            context.service_context(context.Grant("node-a", 3, "s3cret"))
+            for _ in range(3)
+        ]
+        try:
+            with rpc_lab.lab("inproc:///talk", executor_thread_pool_size=1) as lab:
+                served = lab.server(endpoint=Talkative())
+                client = lab.client()
+                for ctxt in asking[:2]:
+                    client.call(ctxt, "say", fail=False)
+                with pytest.raises(errors.RemoteFailure):
+                    client.call(asking[2], "say", fail=True)
+        finally:
+            logging.getLogger().removeHandler(handler)
+        assert len(served.endpoint.threads) == 1
+        lines = [json.loads(line) for line in text.getvalue().splitlines()]
+        ids = [ctxt.request_id for ctxt in asking]
+        said = [x for x in lines if x["name"] == __name__]
+        assert [x["message"] for x in said] == [f"said for {i}" for i in ids]
+        assert [x["context"]["request_id"] for x in said] == ids
+        [failed] = [x for x in lines if "failed unexpectedly" in x["message"]]
+        assert failed["context"]["request_id"] == ids[2]
+        assert "s3cret" not in text.getvalue()
+
+    def test_a_thread_forgets_the_context_of_its_call(self) -> None:
+        found: list[Any] = []
+
+        class Pool(futures.ThreadPoolExecutor):
+            def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+                def run() -> None:
+                    fn(*args, **kwargs)
+                    found.append(oslo_context.get_current())
+
+                return super().submit(run)
+
+        with rpc_lab.lab("inproc:///forget") as lab:
+            served = lab.server(endpoint=Talkative())
+            served.server._server._work_executor = Pool(1)
+            for method in ("say", "nothing"):
+                with pytest.raises(errors.MusterbookError):
+                    lab.client().call(CTXT, method, fail=True)
+            served.stop()
+        assert found == [None, None]
+
     def test_never_started_stops_at_once(self) -> None:
         with rpc_lab.lab("inproc:///never") as lab:
             server = rpc.Server(

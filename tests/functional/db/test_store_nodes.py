@@ -135,6 +135,15 @@ def test_of_two_savers_one_wins(store: db_store.DatabaseStore) -> None:
     assert sum(isinstance(o, errors.InventoryChanged) for o in outcomes) == 1
 
 
+def test_the_uuid_is_given_at_creation_only(store: db_store.DatabaseStore) -> None:
+    made = store.compute_node_create(VALUES)
+    for uuid in (made["uuid"], "2b1d9a52-51de-4ba4-97f7-4c7e0d3ad2ab", None):
+        with pytest.raises(errors.InvalidInput) as caught:
+            store.compute_node_update(made["id"], {"uuid": uuid, "vcpus": 1}, 0)
+        assert caught.value.field == "uuid"
+    assert store.compute_node_get(id=made["id"]) == made
+
+
 def test_update_without_change_still_matches(store: db_store.DatabaseStore) -> None:
     made = store.compute_node_create(VALUES)
     for _ in range(2):
@@ -165,6 +174,66 @@ def test_usage_follows_reserved_and_free_follows_both(
     assert {k: stored[k] for k in answer} == dict(answer)
     assert stored["vcpus_used"] == 1
     assert stored["free_disk_gb"] == 500
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"reserved_memory_mb": 2**31 - 1}, "memory_mb_used"),
+        ({"reserved_vcpus": 2**31 - 1}, "vcpus_used"),
+        ({"reserved_memory_mb": -(2**31)}, "free_ram_mb"),
+        ({"memory_mb_used": -(2**31), "memory_mb": 1}, "free_ram_mb"),
+        ({"local_gb_used": -(2**31)}, "free_disk_gb"),
+        ({"local_gb": -(2**31)}, "free_disk_gb"),
+    ],
+)
+@pytest.mark.parametrize("generation", [0, None])
+def test_amounts_that_follow_must_fit(
+    store: db_store.DatabaseStore,
+    values: dict[str, int],
+    field: str,
+    generation: int | None,
+) -> None:
+    used = {"vcpus_used": 100, "memory_mb_used": -100, "local_gb_used": 100}
+    if values.get("reserved_memory_mb", 0) > 0:
+        used["memory_mb_used"] = 612
+    made = store.compute_node_create(VALUES | used)
+    with pytest.raises(errors.InvalidInput) as caught:
+        store.compute_node_update(made["id"], values, generation)
+    assert caught.value.field == field
+    assert "not between" in caught.value.reason
+    assert store.compute_node_get(id=made["id"]) == made
+
+
+def test_amounts_may_overflow_on_their_way_to_what_fits(
+    store: db_store.DatabaseStore,
+) -> None:
+    largest = 2**31 - 1
+    made = store.compute_node_create(
+        VALUES | {"memory_mb_used": largest, "reserved_memory_mb": -5}
+    )
+    store.compute_node_update(made["id"], {"reserved_memory_mb": -6}, 0)
+    store.compute_node_update(
+        made["id"], {"memory_mb": largest, "memory_mb_used": 0}, 1
+    )
+    stored = store.compute_node_get(id=made["id"])
+    assert (stored["free_ram_mb"], stored["reserved_memory_mb"]) == (largest, -6)
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"memory_mb_used": -(2**31)}, "free_ram_mb"),
+        ({"local_gb": -(2**31), "local_gb_used": 1}, "free_disk_gb"),
+    ],
+)
+def test_amounts_that_follow_at_creation_must_fit(
+    store: db_store.DatabaseStore, values: dict[str, int], field: str
+) -> None:
+    with pytest.raises(errors.InvalidInput) as caught:
+        store.compute_node_create(VALUES | values)
+    assert caught.value.field == field
+    assert store.compute_nodes() == []
 
 
 def test_unconditional_capacity_write_says_the_new_generation(

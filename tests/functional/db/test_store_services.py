@@ -75,6 +75,15 @@ def test_grant_and_verdict_are_not_a_callers_to_write(
     assert (stored["state"], stored["incarnation"]) == (None, None)
 
 
+def test_the_uuid_is_given_at_creation_only(store: db_store.DatabaseStore) -> None:
+    made = store.service_create(VALUES)
+    for uuid in (made["uuid"], "2b1d9a52-51de-4ba4-97f7-4c7e0d3ad2ab", None):
+        with pytest.raises(errors.InvalidInput) as caught:
+            store.service_update(made["id"], {"uuid": uuid, "disabled": True})
+        assert caught.value.field == "uuid"
+    assert store.service_get(id=made["id"]) == made
+
+
 def test_values_that_do_not_fit(store: db_store.DatabaseStore) -> None:
     with pytest.raises(errors.InvalidInput):
         store.service_create(VALUES | {"disabled_reason": "x" * 256})

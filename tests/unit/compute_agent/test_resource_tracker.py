@@ -35,7 +35,9 @@ class Book:
         except KeyError:
             raise errors.ComputeNodeNotFound(what=f"{host}/{nodename}") from None
 
-    def compute_node_create(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    def compute_node_create(
+        self, values: Mapping[str, Any], grant: context.Grant | None = None
+    ) -> Mapping[str, Any]:
         self.calls.append("create")
         if self.fail is not None:
             raise self.fail
@@ -49,7 +51,11 @@ class Book:
         return dict(row)
 
     def compute_node_update(
-        self, node_id: int, values: Mapping[str, Any], generation: int | None
+        self,
+        node_id: int,
+        values: Mapping[str, Any],
+        generation: int | None,
+        grant: context.Grant | None = None,
     ) -> Mapping[str, Any]:
         self.calls.append("update")
         if self.fail is not None:
