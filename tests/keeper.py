@@ -8,6 +8,7 @@ server of a kind. The first lease of a kind starts its server.
 
 from concurrent import futures
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -25,17 +26,16 @@ _REQUEST_SECONDS = 150.0
 class Keeper:
     """Starts servers when first asked, ends all of them at the end of the run.
 
-    start and stop are called by the thread that runs pytest; everything else
-    happens in the keeper's own thread, one request after the other. That thread
-    lives as long as the servers do (see tests.process on why it must).
+    start and stop are called by the thread that runs pytest; the keeper's own takes
+    in the requests, and one for each kind answers them one after the other. These
+    live as long as their servers do (see tests.process on why they must).
     """
 
     def __init__(self) -> None:
         self._folder = process.make_folder()
         self.address = self._folder / "keeper"
-        self._servers: dict[str, process.Server] = {}
-        self._failures: dict[str, dict[str, str]] = {}
-        self._leases = 0
+        self._rooms: dict[str, _Room] = {}
+        self._numbers = itertools.count()
         self._listener = socket.socket(socket.AF_UNIX)
         self._thread = threading.Thread(target=self._serve, name="server-keeper")
 
@@ -60,51 +60,101 @@ class Keeper:
                 while self._serve_one():
                     pass
         finally:
-            with futures.ThreadPoolExecutor() as pool:
-                list(pool.map(process.Server.close, self._servers.values()))
+            for room in self._rooms.values():
+                room.close()
+            for room in self._rooms.values():
+                room.join()
 
     def _serve_one(self) -> bool:
-        """Answer one request; return whether to go on."""
+        """Take in one request; return whether to go on."""
         connection, _ = self._listener.accept()
-        # A client that was killed meanwhile is nothing to stop for.
-        with connection, contextlib.suppress(OSError, ValueError):
-            connection.settimeout(_REQUEST_SECONDS)
-            with connection.makefile("rw") as stream:
-                request = json.loads(stream.readline())
+        connection.settimeout(_REQUEST_SECONDS)
+        with contextlib.ExitStack() as unless_passed_on:
+            unless_passed_on.enter_context(connection)
+            # A client that was killed meanwhile is nothing to stop for.
+            with contextlib.suppress(OSError, ValueError):
+                with connection.makefile("r") as stream:
+                    request = json.loads(stream.readline())
                 if request["do"] == "stop":
-                    print("{}", file=stream, flush=True)
+                    connection.sendall(b"{}\n")
                     return False
-                print(json.dumps(self._answer(request)), file=stream, flush=True)
+                self._room(request["kind"]).submit(connection, request)
+                unless_passed_on.pop_all()
         return True
 
+    def _room(self, kind: str) -> "_Room":
+        if kind not in self._rooms:
+            self._rooms[kind] = _Room(kind, self._folder, self._numbers)
+        return self._rooms[kind]
+
+
+class _Room:
+    """The server of one kind, and the thread in which all happens to it.
+
+    While one kind is slow to start, the tests of the others go on.
+    """
+
+    def __init__(
+        self, kind: str, folder: pathlib.Path, numbers: "itertools.count[int]"
+    ) -> None:
+        self._kind = kind
+        self._folder = folder
+        self._numbers = numbers  # of leases, shared: no two of a run are the same
+        self._server: process.Server | None = None
+        self._failure: dict[str, str] | None = None
+        self._thread = futures.ThreadPoolExecutor(1, f"server-{kind}")
+        self._end: futures.Future[None] | None = None
+
+    def submit(self, connection: socket.socket, request: dict[str, Any]) -> None:
+        """Answer a request later, and close the connection."""
+        self._thread.submit(self._reply, connection, request)
+
+    def close(self) -> None:
+        """End the server after the answers to what was asked before."""
+        self._end = self._thread.submit(self._close)
+
+    def join(self) -> None:
+        """Return when the server has ended."""
+        self._thread.shutdown()
+        assert self._end is not None
+        self._end.result()
+
+    def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def _reply(self, connection: socket.socket, request: dict[str, Any]) -> None:
+        with connection:
+            answer = self._answer(request)
+            with contextlib.suppress(OSError):  # the client was killed meanwhile
+                connection.sendall(json.dumps(answer).encode() + b"\n")
+
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        kind = request["kind"]
-        if kind in self._failures:
-            return self._failures[kind]
+        if self._failure is not None:
+            return self._failure
         try:
-            server = self._running(kind)
+            server = self._running()
         except Exception as exc:  # noqa: BLE001 - each test that asks says it
             word = "missing" if isinstance(exc, process.ServerMissing) else "failed"
-            self._failures[kind] = {word: str(exc)}
-            return self._failures[kind]
+            self._failure = {word: str(exc)}
+            return self._failure
         try:
             return self._on(server, request)
         except Exception as exc:  # noqa: BLE001 - the test that asked says it
             return {"failed": f"{type(exc).__name__}: {exc}"}
 
-    def _running(self, kind: str) -> process.Server:
-        if kind not in self._servers:
-            server = servers.KINDS[kind](self._folder)
+    def _running(self) -> process.Server:
+        if self._server is None:
+            server = servers.KINDS[self._kind](self._folder)
             server.start()
-            self._servers[kind] = server
-        return self._servers[kind]
+            self._server = server
+        return self._server
 
     def _on(self, server: process.Server, request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "release":
             server.release(request["number"])
             return {}
-        number = self._leases
-        self._leases += 1
+        number = next(self._numbers)
         return {"url": server.lease(number), "number": number}
 
 

@@ -3,6 +3,7 @@
 Cases A-LIV-5, A-CFG-1 and A-CFG-2 for what exists.
 """
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 import pathlib
 import time
@@ -12,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests import util
+from tests.functional import forks
 from tests.functional import lab
 
 #: Seconds within which a senseless value must have ended the process. The promise is
@@ -21,7 +23,14 @@ CANARY = "CANARY-p@ss/w%rd"
 ENCODED = "CANARY-p%40ss%2Fw%25rd"
 
 
-def refused(process: lab.Process, *words: str) -> str:
+@pytest.fixture(scope="module")
+def template() -> Iterator[forks.Template]:
+    made = forks.Template("musterbook.standalone")
+    yield made
+    made.close()
+
+
+def refused(process: lab.Process | forks.Run, *words: str) -> str:
     """Return the one line with which a process refused its configuration."""
     code = process.wait(LIMIT)
     lines = process.errors().splitlines()
@@ -71,8 +80,12 @@ def config(folder: pathlib.Path, values: Mapping[str, Any]) -> str:
     ],
     ids=["umlaut", "cyrillic", "space", "slash", "long", "empty", "emoji", "dots"],
 )
-def test_a_host_name_that_is_not_allowed(tmp_path: pathlib.Path, host: str) -> None:
-    line = refused(standalone(tmp_path, f"--host={host}"), "host", "A-Z a-z 0-9 . _ -")
+def test_a_host_name_that_is_not_allowed(
+    tmp_path: pathlib.Path, template: forks.Template, host: str
+) -> None:
+    state = str(tmp_path / "state")
+    run = template.run(tmp_path, "--state-dir", state, f"--host={host}")
+    line = refused(run, "host", "A-Z a-z 0-9 . _ -")
     assert "255" in line
     # Nothing of it is left.
     assert not (tmp_path / "state" / "groups").exists()
@@ -152,9 +165,14 @@ def test_a_host_name_that_is_allowed_comes_back_as_given(
     ids=lambda value: str(value)[:60] if isinstance(value, dict) else "",
 )
 def test_a_value_that_makes_no_sense(
-    tmp_path: pathlib.Path, values: Mapping[str, Any], words: list[str]
+    tmp_path: pathlib.Path,
+    template: forks.Template,
+    values: Mapping[str, Any],
+    words: list[str],
 ) -> None:
-    refused(standalone(tmp_path, "--config-file", config(tmp_path, values)), *words)
+    state, file = str(tmp_path / "state"), config(tmp_path, values)
+    run = template.run(tmp_path, "--state-dir", state, "--config-file", file)
+    refused(run, *words)
 
 
 @pytest.mark.parametrize("module", ["conductor.main", "compute_agent.main"])
