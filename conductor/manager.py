@@ -129,6 +129,7 @@ class ConductorManager:
         """Grant an incarnation to a starting agent, or refuse.
 
         :raises HostTaken: a living process serves this host
+        :raises AgentNotAsked: whether one does can't be told now; try again
         """
         names.check(host, "host")
         _trace(context, f"hello of {host}")
@@ -177,9 +178,10 @@ class ConductorManager:
         self, context: RequestContext, columns: Sequence[str] | None
     ) -> dict[str, Any]:
         """Return all live nodes by column, with state and evidence."""
-        return fleet.answer(
-            self._store.fleet(), self._store.outlook(liveness.LEASE), columns
-        )
+        # First whether verdicts can be believed, then the verdicts. The other way
+        # round, a freeze that ends in between would vouch for rows from before.
+        outlook = self._store.outlook(liveness.LEASE)
+        return fleet.answer(self._store.fleet(), outlook, columns)
 
 
 def _trace(context: RequestContext, what: str) -> None:
