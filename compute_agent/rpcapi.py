@@ -4,6 +4,8 @@ Version history:
     1.0 - ping, rejoin
 """
 
+from collections.abc import Iterator
+import contextlib
 from typing import Any
 
 from musterbook import errors
@@ -37,22 +39,36 @@ class ComputeAPI:
     ) -> dict[str, Any]:
         """Return ``process_uuid`` and ``incarnation`` of the host's agent.
 
-        :raises AgentUnavailable: it didn't answer in time
+        :raises AgentUnavailable: it didn't answer in time, or there is none
+        :raises AgentNotAsked: the broker can't be reached
         """
-        try:
+        with _naming(host):
             answer: dict[str, Any] = self._client.call(
                 context, "ping", server=host, timeout=timeout
             )
-        except errors.AgentUnavailable as exc:
-            raise errors.AgentUnavailable(
-                host=host, method="ping", seconds=exc.kwargs["seconds"]
-            ) from None
         return answer
 
     def rejoin(self, context: RequestContext, host: str, incarnation: int) -> None:
-        """Tell this incarnation of a host's agent to join its group again."""
-        self._client.cast(context, "rejoin", server=host, incarnation=incarnation)
+        """Tell this incarnation of a host's agent to join its group again.
+
+        :raises AgentNotAsked: the broker can't be reached
+        """
+        with _naming(host):
+            self._client.cast(context, "rejoin", server=host, incarnation=incarnation)
 
 
-def _unavailable(method: str, seconds: float) -> errors.MusterbookError:
-    return errors.AgentUnavailable(method=method, seconds=seconds)
+@contextlib.contextmanager
+def _naming(host: str) -> Iterator[None]:
+    """Say which host didn't answer, which the client doesn't know."""
+    try:
+        yield
+    except errors.AgentUnavailable as exc:
+        raise type(exc)(None, **exc.kwargs | {"host": host}) from None
+
+
+def _unavailable(method: str, seconds: float, asked: bool) -> errors.MusterbookError:
+    if asked:
+        return errors.AgentUnavailable(method=method, seconds=seconds)
+    return errors.AgentNotAsked(
+        method=method, reason="the message broker can't be reached"
+    )

@@ -4,15 +4,14 @@ The stored state is the last verdict. Whether it holds is a matter of the whole
 fleet (is there a leader, can it see the group) and is laid over it here.
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence
+import dataclasses
 import datetime
 from typing import Any
 
 from conductor.db import liveness
 from musterbook.servicegroup import verdict
-
-#: Causes of `down` that nobody has to observe: the operator or the host said so.
-_SAID = frozenset({verdict.Cause.FORCED_DOWN.value, verdict.Cause.GOODBYE.value})
 
 
 def answer(
@@ -40,35 +39,80 @@ def answer(
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class _Told:
+    """What is answered in place of the stored verdict; named as the columns are.
+
+    :ivar state_since: None when it isn't known
+    """
+
+    state: str
+    state_cause: str
+    state_since: datetime.datetime | None
+    state_evidence: str | None
+
+
 def _overlay(columns: dict[str, list[Any]], outlook: liveness.Outlook) -> None:
     freeze = _freeze(outlook)
-    for index, state in enumerate(columns["state"]):
-        if state is None:
-            columns["state"][index] = verdict.State.UNKNOWN.value
-            columns["state_cause"][index] = verdict.Cause.NEVER_GRANTED.value
-        elif columns["forced_down"][index]:
-            # The operator's word holds at once, before the leader has written it.
-            columns["state"][index] = verdict.State.DOWN.value
-            columns["state_cause"][index] = verdict.Cause.FORCED_DOWN.value
-        elif freeze is not None and columns["state_cause"][index] not in _SAID:
-            columns["state"][index] = verdict.State.UNKNOWN.value
-            cause, since, evidence = freeze
-            columns["state_cause"][index] = cause
-            columns["state_since"][index] = since
-            columns["state_evidence"][index] = evidence
+    for index, values in enumerate(zip(*(columns[n] for n in _GROUNDS), strict=True)):
+        told = _tell(dict(zip(_GROUNDS, values, strict=True)), freeze)
+        if told is not None:
+            for field in dataclasses.fields(told):
+                columns[field.name][index] = getattr(told, field.name)
 
 
-def _freeze(
-    outlook: liveness.Outlook,
-) -> tuple[str, datetime.datetime | None, str | None] | None:
-    """Return why (cause, since, evidence) verdicts can't be relied upon, if so."""
+def _tell(row: Mapping[str, Any], freeze: _Told | None) -> _Told | None:
+    """Return what is told of a host instead of its stored verdict, None for that.
+
+    What the operator or the host itself has said needs nobody who looks, and holds
+    at once, before the leader has written it. It is read from where it was said: a
+    stored verdict may be of an incarnation, or of an order, that is over.
+    """
+    incarnation = row["incarnation"]
+    current = row["state_incarnation"] == incarnation
+    if row["forced_down"]:
+        stored = row["state_cause"] == verdict.Cause.FORCED_DOWN
+        return None if stored else _said(verdict.Cause.FORCED_DOWN, _BY_OPERATOR)
+    if incarnation is None:
+        return _NEVER_GRANTED if row["state"] is None else freeze
+    if row["said_goodbye"]:
+        stored = current and row["state_cause"] == verdict.Cause.GOODBYE
+        evidence = f"{row['host']}#{incarnation} said goodbye"
+        return None if stored else _said(verdict.Cause.GOODBYE, evidence)
+    if freeze is not None or current:
+        return freeze
+    return _Told(
+        verdict.State.SUSPECT.value,
+        verdict.Cause.NOT_YET_JOINED.value,
+        None,
+        f"{row['host']}#{incarnation} was granted, nobody has looked for it yet",
+    )
+
+
+_GROUNDS = (
+    "host", "state", "state_cause", "forced_down", "said_goodbye", "incarnation",
+    "state_incarnation",
+)  # fmt: skip
+_BY_OPERATOR = "forced down by an operator"
+_NEVER_GRANTED = _Told(
+    verdict.State.UNKNOWN.value, verdict.Cause.NEVER_GRANTED.value, None, None
+)
+
+
+def _said(cause: verdict.Cause, evidence: str) -> _Told:
+    return _Told(verdict.State.DOWN.value, cause.value, None, evidence)
+
+
+def _freeze(outlook: liveness.Outlook) -> _Told | None:
+    """Return why verdicts can't be relied upon, if so."""
+    unknown = verdict.State.UNKNOWN.value
     if not outlook.lease_fresh:
         age = outlook.lease_age
         seen = "no leader yet" if age is None else f"no leader for {age:.0f} s"
-        return verdict.Cause.NO_LEADER.value, None, seen
+        return _Told(unknown, verdict.Cause.NO_LEADER.value, None, seen)
     # Every host is in one zone until there are aggregates: any freeze is everyone's.
     for _, cause, since, evidence in outlook.freezes:
-        return cause, since, evidence
+        return _Told(unknown, cause, since, evidence)
     return None
 
 

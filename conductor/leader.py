@@ -169,13 +169,16 @@ class Leader:
         granted = self._store.granted(service_obj.COMPUTE_BINARY)
         rows = {row.host: row for row in granted}
         incarnations = {host: row.incarnation for host, row in rows.items()}
+        judged = {host: _granted(row) for host, row in rows.items()}
         decision = self._watch.step(
-            poll,
-            {host: _granted(row) for host, row in rows.items()},
-            self._pinger.answered(incarnations),
-            time.monotonic(),
+            poll, judged, self._pinger.replies(incarnations), time.monotonic()
         )
-        self._write(rows, decision)
+        transitions = [
+            _transition(rows[host], new)
+            for host, new in decision.verdicts.items()
+            if not new.same_as(judged[host].previous)
+        ]
+        self._write(transitions, decision.freezes)
         self._pinger.ping({host: incarnations[host] for host in decision.to_ping})
 
     def _poll(self) -> frozenset[str] | errors.GroupError:
@@ -195,17 +198,12 @@ class Leader:
 
     def _write(
         self,
-        rows: Mapping[str, liveness.GrantedRow],
-        decision: roster.Decision,
+        transitions: list[liveness.Transition],
+        frozen: Mapping[str, freeze_rules.Freeze],
     ) -> None:
-        transitions = [
-            _transition(rows[host], new)
-            for host, new in decision.verdicts.items()
-            if _differs(rows[host], new)
-        ]
         # Evidence alone, such as a count that grows, is nothing to write.
-        causes = {scope: freeze.cause for scope, freeze in decision.freezes.items()}
-        freezes = None if causes == self._causes else decision.freezes
+        causes = {scope: freeze.cause for scope, freeze in frozen.items()}
+        freezes = None if causes == self._causes else frozen
         if not transitions and freezes is None:
             return
         if self._term is None or not self._store.write(
@@ -244,20 +242,13 @@ def _granted(row: liveness.GrantedRow) -> verdict.Granted:
     )
 
 
-def _differs(row: liveness.GrantedRow, new: verdict.Verdict) -> bool:
-    """Return whether the verdict is a transition; evidence alone is none."""
-    return (row.state, row.state_cause, row.state_incarnation) != (
-        new.state.value,
-        new.cause.value,
-        new.incarnation,
-    )
-
-
 def _transition(row: liveness.GrantedRow, new: verdict.Verdict) -> liveness.Transition:
     return liveness.Transition(
         service_id=row.service_id,
         host=row.host,
         previous=row.state,
+        previous_cause=row.state_cause,
+        previous_incarnation=row.state_incarnation,
         state=new.state.value,
         cause=new.cause.value,
         evidence=new.evidence,

@@ -85,7 +85,7 @@ def build(
     store.bind(db_store.DatabaseStore(engine))
     records = liveness.LivenessStore(engine)
     agents = compute_rpcapi.ComputeAPI(transport, conf.conductor.ping_timeout)
-    granter = grants.Granter(records, _process_uuid_of(agents))
+    granter = grants.Granter(records, agents.ping)
     server = manager.make_server(
         transport, conf.host, manager.ConductorManager(granter, records)
     )
@@ -103,24 +103,9 @@ def build(
     return [RpcPart(server), LeaderPart(standing)]
 
 
-def _process_uuid_of(
-    agents: compute_rpcapi.ComputeAPI,
-) -> Callable[[context.RequestContext, str], str | None]:
-    def ask(asking: context.RequestContext, host: str) -> str | None:
-        try:
-            return str(agents.ping(asking, host)["process_uuid"])
-        except errors.MusterbookError:
-            return None  # no answer, or none that an agent would give
-
-    return ask
-
-
-def _incarnation_of(agents: compute_rpcapi.ComputeAPI) -> Callable[[str], int | None]:
-    def ask(host: str) -> int | None:
-        try:
-            return int(agents.ping(context.service_context(), host)["incarnation"])
-        except errors.MusterbookError:
-            return None
+def _incarnation_of(agents: compute_rpcapi.ComputeAPI) -> Callable[[str], int]:
+    def ask(host: str) -> int:
+        return int(agents.ping(context.service_context(), host)["incarnation"])
 
     return ask
 

@@ -133,6 +133,7 @@ class ConductorManager:
         """Grant an incarnation to a starting agent, or refuse.
 
         :raises HostTaken: a living process serves this host
+        :raises AgentNotAsked: whether one does can't be told now; try again
         """
         names.check(host, "host")
         _trace(context, f"hello of {host}")
@@ -197,9 +198,10 @@ class ConductorManager:
             and all(isinstance(name, str) for name in columns)
         ):
             raise errors.InvalidInput(field="columns", reason="is not a list of names")
-        return fleet.answer(
-            self._store.fleet(), self._store.outlook(liveness.LEASE), columns
-        )
+        # First whether verdicts can be believed, then the verdicts. The other way
+        # round, a freeze that ends in between would vouch for rows from before.
+        outlook = self._store.outlook(liveness.LEASE)
+        return fleet.answer(self._store.fleet(), outlook, columns)
 
 
 def make_server(

@@ -3,12 +3,26 @@
 from collections.abc import Callable
 from collections.abc import Mapping
 from concurrent import futures
+import dataclasses
 import threading
 import time
 
 from oslo_log import log as logging
 
+from musterbook import errors
+from musterbook.servicegroup import ping as ping_rules
+
 LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(slots=True)
+class _Record:
+    """What came of asking one incarnation; see ping.Replies."""
+
+    incarnation: int
+    asked: float
+    answered: float | None = None
+    unanswered: float | None = None
 
 
 class Pinger:
@@ -16,8 +30,9 @@ class Pinger:
 
     The leader's thread calls everything; answers arrive in pool threads.
 
-    :param ask: asks a host's agent, returns the incarnation that answers or None
-        when nobody does; must be bounded in time
+    :param ask: asks a host's agent and returns the incarnation that answers;
+        bounded in time. Raises AgentUnavailable when it was asked and nobody
+        answered; any other error (AgentNotAsked too) is neither answer nor silence
     :param on_answer: told of each host that answers with the incarnation it was
         asked for (the leader asks only hosts that are missing in the group)
     :param workers: pings at the same time
@@ -25,57 +40,126 @@ class Pinger:
 
     def __init__(
         self,
-        ask: Callable[[str], int | None],
+        ask: Callable[[str], int],
         on_answer: Callable[[str, int], None],
         workers: int,
     ) -> None:
         self._ask = ask
         self._on_answer = on_answer
+        self._workers = workers
         self._pool = futures.ThreadPoolExecutor(workers, thread_name_prefix="ping")
-        self._answers_lock = threading.Lock()
-        self._answered: dict[str, tuple[int, float]] = {}
+        self._lock = threading.Lock()  # guards all that follows
+        self._working = 0
+        self._waiting: dict[str, int] = {}
         self._in_flight: set[str] = set()
+        self._records: dict[str, _Record] = {}
 
     def ping(self, hosts: Mapping[str, int]) -> None:
-        """Start a ping of each host (by granted incarnation) not being pinged."""
-        with self._answers_lock:
-            new = hosts.keys() - self._in_flight
-            self._in_flight |= new
-        for host in sorted(new):
-            self._pool.submit(self._one, host, hosts[host])
+        """Ask these hosts (by granted incarnation) next, in this order.
 
-    def answered(self, granted: Mapping[str, int]) -> dict[str, float]:
-        """Return when each host last answered, on the monotonic clock.
-
-        :param granted: every host's incarnation; answers of others are forgotten
+        Who still waits from an earlier call and isn't among them is not asked: the
+        order of what waits is always the newest.
         """
-        with self._answers_lock:
-            self._answered = {
-                host: (incarnation, when)
-                for host, (incarnation, when) in self._answered.items()
-                if granted.get(host) == incarnation
+        with self._lock:
+            self._waiting = {
+                host: incarnation
+                for host, incarnation in hosts.items()
+                if host not in self._in_flight
             }
-            return {host: when for host, (_, when) in self._answered.items()}
+            new = min(len(self._waiting), self._workers - self._working)
+            self._working += new
+        for _ in range(new):
+            self._pool.submit(self._work)
+
+    def replies(self, granted: Mapping[str, int]) -> ping_rules.Replies:
+        """Return what came of asking, on the monotonic clock.
+
+        :param granted: every host's incarnation; what is known of others is
+            forgotten
+        """
+        with self._lock:
+            self._records = {
+                host: record
+                for host, record in self._records.items()
+                if granted.get(host) == record.incarnation
+            }
+            found = list(self._records.items())
+            return ping_rules.Replies(
+                asked={h: r.asked for h, r in found},
+                answered={h: r.answered for h, r in found if r.answered is not None},
+                unanswered={
+                    h: r.unanswered for h, r in found if r.unanswered is not None
+                },
+            )
 
     def forget(self) -> None:
         """Forget all answers: a new leadership begins."""
-        with self._answers_lock:
-            self._answered.clear()
+        with self._lock:
+            self._records.clear()
 
     def stop(self) -> None:
         """End; pings in flight end by their own limit and are ignored."""
+        with self._lock:
+            self._waiting.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _one(self, host: str, incarnation: int) -> None:
-        answers = False
+    # -- in the pool's threads -----------------------------------------------------
+
+    def _work(self) -> None:
+        """Ask whoever waits until nobody does."""
+        while (taken := self._take()) is not None:
+            host, incarnation, asked = taken
+            answers = self._one(host, incarnation)
+            self._note(host, incarnation, asked, answers)
+            if answers:
+                self._tell(host, incarnation)
+
+    def _take(self) -> tuple[str, int, float] | None:
+        with self._lock:
+            if not self._waiting:
+                self._working -= 1
+                return None
+            host = next(iter(self._waiting))
+            incarnation = self._waiting.pop(host)
+            self._in_flight.add(host)
+            now = time.monotonic()
+            self._record(host, incarnation, now).asked = now
+        return host, incarnation, now
+
+    def _one(self, host: str, incarnation: int) -> bool | None:
+        """Return whether the incarnation answers, None when this can't be told."""
         try:
-            answers = self._ask(host) == incarnation
+            return self._ask(host) == incarnation
+        except errors.AgentNotAsked as exc:
+            LOG.debug("Host %s: %s", host, exc.message)
+        except errors.AgentUnavailable:
+            return False
+        except errors.MusterbookError as exc:
+            LOG.warning("Host %s answers a ping with an error: %s", host, exc.message)
         except Exception:
             LOG.exception("Ping of host %s failed unexpectedly", host)
-        finally:
-            with self._answers_lock:
-                self._in_flight.discard(host)
-                if answers:
-                    self._answered[host] = (incarnation, time.monotonic())
-        if answers:
+        return None
+
+    def _note(
+        self, host: str, incarnation: int, asked: float, answers: bool | None
+    ) -> None:
+        with self._lock:
+            self._in_flight.discard(host)
+            record = self._record(host, incarnation, asked)
+            # Not when it ended: the host may have gone while it was being asked.
+            record.unanswered = asked if answers is False else None
+            if answers:
+                record.answered = time.monotonic()
+
+    def _record(self, host: str, incarnation: int, now: float) -> _Record:
+        """Return the host's record, a new one for another incarnation; locked."""
+        found = self._records.get(host)
+        if found is None or found.incarnation != incarnation:
+            found = self._records[host] = _Record(incarnation, now)
+        return found
+
+    def _tell(self, host: str, incarnation: int) -> None:
+        try:
             self._on_answer(host, incarnation)
+        except Exception:
+            LOG.exception("Host %s answers, and telling so failed unexpectedly", host)

@@ -117,6 +117,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         Saying it again with the same process_uuid and secret gives the same grant.
 
         :raises HostTaken: a living process serves this host
+        :raises AgentNotAsked: whether one does can't be told now; try again
         """
         answer: dict[str, Any] = self._client.call(
             context,
@@ -171,5 +172,5 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         return answer
 
 
-def _unavailable(method: str, seconds: float) -> errors.MusterbookError:
-    return errors.ConductorUnavailable(method=method, seconds=seconds)
+def _unavailable(method: str, seconds: float, asked: bool) -> errors.MusterbookError:
+    return errors.ConductorUnavailable(method=method, seconds=seconds, asked=asked)

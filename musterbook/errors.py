@@ -189,7 +189,10 @@ class UnsupportedObject(MusterbookError):
 
 
 class ConductorUnavailable(MusterbookError):
-    """No conductor answered in time. Facts: method, seconds."""
+    """No conductor answered in time. Facts: method, seconds, asked.
+
+    asked is False when the message didn't even leave: the broker is lost.
+    """
 
     code = "conductor-unavailable"
     http_status = 503
@@ -202,6 +205,17 @@ class AgentUnavailable(MusterbookError):
     code = "agent-unavailable"
     http_status = 503
     template = "the agent of host {host} did not answer {method} within {seconds} s"
+
+
+class AgentNotAsked(AgentUnavailable):
+    """The agent of a host couldn't be asked. Facts: host, method, reason.
+
+    Says nothing about the agent: never count it as silence. Try again later.
+    """
+
+    code = "agent-not-asked"
+    template = "the agent of host {host} could not be asked {method}: {reason}"
+    reason: str
 
 
 class RemoteFailure(MusterbookError):
@@ -264,7 +278,11 @@ class GroupVanished(GroupError):
 
 
 class LivenessUnknown(MusterbookError):
-    """Nobody has looked recently enough to say who lives. Facts: reason."""
+    """Nobody has looked recently enough to say who lives. Facts: reason.
+
+    For callers that allow verdicts a certain age: conductors and agents answer
+    `unknown` with its cause instead and never raise it.
+    """
 
     code = "liveness-unknown"
     http_status = 503

@@ -177,13 +177,15 @@ class RpcEssentials:
             lab.client(timeout=30).call(CTXT, "echo", server="two", value=1)
         assert time.monotonic() - started < 5
         assert caught.value.kwargs["method"] == "echo"
+        assert caught.value.kwargs["asked"] is True  # the broker knows of nobody
 
     def test_slow_method_ends_in_unavailable(self, lab: rpc_lab.Lab) -> None:
         served = lab.server()
         client = lab.client(timeout=30)
         with pytest.raises(errors.ConductorUnavailable) as caught:
             client.call(CTXT, "hold", timeout=0.3)
-        assert caught.value.kwargs == {"method": "hold", "seconds": 0.3}
+        facts = {"method": "hold", "seconds": 0.3, "asked": True}
+        assert caught.value.kwargs == facts
         served.endpoint.go_on.set()
         assert client.call(CTXT, "echo", value=1) == 1
 
@@ -214,9 +216,10 @@ class RpcEssentials:
         transport.cleanup()
         for send in (client.call, client.cast):
             started = time.monotonic()
-            with pytest.raises(errors.ConductorUnavailable):
+            with pytest.raises(errors.ConductorUnavailable) as caught:
                 send(CTXT, "echo", value=1)
             assert time.monotonic() - started < 5
+            assert caught.value.kwargs["asked"] is False
 
     def test_call_in_hand_is_answered_after_stop(self, lab: rpc_lab.Lab) -> None:
         served = lab.server()

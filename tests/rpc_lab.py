@@ -33,8 +33,8 @@ def longer(items: list[Any], count: int) -> bool:
     return len(items) > count
 
 
-def unavailable(method: str, seconds: float) -> errors.MusterbookError:
-    return errors.ConductorUnavailable(method=method, seconds=seconds)
+def unavailable(method: str, seconds: float, asked: bool) -> errors.MusterbookError:
+    return errors.ConductorUnavailable(method=method, seconds=seconds, asked=asked)
 
 
 class Unprintable(Exception):

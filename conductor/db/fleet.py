@@ -1,5 +1,6 @@
 """The rows of the fleet question: every live node with the verdict on its host."""
 
+from collections.abc import Iterable
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
@@ -38,8 +39,11 @@ _SERVICE_NAMES = {
     "state_cause": "state_cause",
     "state_evidence": "state_evidence",
     "incarnation": "incarnation",
+    "state_incarnation": "state_incarnation",
 }
-COLUMNS: tuple[str, ...] = (*_NODE_NAMES, *_SERVICE_NAMES)
+#: The granted incarnation has said goodbye.
+_GOODBYE = "said_goodbye"
+COLUMNS: tuple[str, ...] = (*_NODE_NAMES, *_SERVICE_NAMES, _GOODBYE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +78,7 @@ class FleetStore:
             *(_EXPRESSIONS[name] for name in columns), *_IDENTIFIERS
         )
         found = retry.read(self._engine, lambda c: c.execute(query).all())
-        # A node comes twice if its host has a very old service row besides the new.
-        once = {row.own_id: row for row in reversed(found)}
-        answer = [_complete(columns, tuple(row)) for row in reversed(once.values())]
+        answer = [_complete(columns, tuple(row)) for row in _each_once(found)]
         return Fleet(names=tuple(columns), rows=answer)
 
 
@@ -89,17 +91,25 @@ def _service_column(name: str, column: str) -> sa.ColumnElement[Any]:
     return found.label(name)
 
 
+def _said_goodbye() -> sa.ColumnElement[Any]:
+    known = sa.func.coalesce(_S.c.id, _OWNER.c.id).is_not(None)
+    when = sa.func.coalesce(_S.c.goodbye_at, _OWNER.c.goodbye_at)
+    return sa.case((known, when.is_not(None))).label(_GOODBYE)
+
+
 _HOST = sa.func.coalesce(_N.c.host, _OWNER.c.host)
 _EXPRESSIONS: dict[str, sa.ColumnElement[Any]] = {
     **{name: _N.c[name] for name in _NODE_NAMES},
     "host": _HOST.label("host"),
     **{name: _service_column(name, column) for name, column in _SERVICE_NAMES.items()},
+    _GOODBYE: _said_goodbye(),
 }
 _IDENTIFIERS = (
     _N.c.id.label("own_id"),
     _N.c.created_at.label("own_created_at"),
     sa.func.coalesce(_S.c.id, _OWNER.c.id).label("service_id"),
     sa.func.coalesce(_S.c.created_at, _OWNER.c.created_at).label("service_created_at"),
+    _S.c.deleted.is_(None).label("service_is_old"),
 )
 _FLEET = (
     sa.select(_N.c.id)
@@ -118,10 +128,29 @@ _FLEET = (
 )
 
 
+def _each_once(found: Sequence[Any]) -> Iterable[Any]:
+    """Return the rows with each node once.
+
+    A node comes twice if its host has a very old service row besides the new; the
+    one that counts is that of services.find. Chosen here rather than by the query:
+    databases sort rows as wide as these slowly.
+    """
+    once: dict[int, Any] = {}
+    for row in found:
+        other = once.setdefault(row.own_id, row)
+        if other is not row and _rank(row) < _rank(other):
+            once[row.own_id] = row
+    return once.values()
+
+
+def _rank(row: Any) -> tuple[bool, int]:
+    return bool(row.service_is_old), int(row.service_id)
+
+
 def _complete(columns: Sequence[str], row: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the row without its identifiers, the uuids it lacks derived."""
     width = len(columns)
-    node_id, node_made, service_id, service_made = row[width:]
+    node_id, node_made, service_id, service_made, _ = row[width:]
     answer = row[:width]
     if None not in answer:
         return answer

@@ -2,7 +2,19 @@
 
 Deadlocks, lock timeouts, serialization failures and lost connections are tried
 again a few times with random pauses. A commit whose answer was lost is run again
-as well, so work must be safe to repeat; every transaction here is.
+as well, so work must be safe to repeat. What a repetition comes to, here:
+
+* grants, goodbyes, leases, verdicts and freezes notice that they are done already,
+  from what is stored, and give the same answer
+* so does a creation, by the uuid it was given; of a node without one, or one that
+  revived a row under that row's uuid, it ends in ComputeNodeExists
+* an update on an inventory generation finds the generation that it made itself and
+  ends in InventoryChanged: the caller reads again and sees its own values
+* an update without one sets the same values again. Generations rise twice, and what
+  somebody else wrote to the same columns in between is overwritten: the last writer
+  wins, as without a repetition
+* a destruction finds nothing left and ends in ComputeNodeNotFound or
+  ServiceNotFound, although it was this caller that destroyed
 """
 
 from collections.abc import Callable

@@ -45,13 +45,16 @@ class GrantedRow:
 class Transition:
     """A change of one service's state.
 
-    :ivar previous: the state it was decided from
+    :ivar previous: the state it was decided from; with previous_cause and
+        previous_incarnation the whole verdict
     :ivar incarnation: the granted one it was decided about
     """
 
     service_id: int
     host: str
     previous: str | None
+    previous_cause: str | None
+    previous_incarnation: int | None
     state: str
     cause: str
     evidence: str | None
@@ -187,8 +190,9 @@ class VerdictStore:
         """Write verdicts and the set of freezes, if the lease is ours in this term.
 
         All in one transaction. A transition is left out, in the history too, when
-        its service has another incarnation or another state than it was decided
-        from: somebody else wrote since, and the next look decides anew.
+        its service has another incarnation or another verdict (state, cause and
+        incarnation) than it was decided from: somebody else wrote since, or this
+        did and runs again after a lost answer. The next look decides anew.
 
         :param freezes: scope to cause and evidence, replacing the stored set (those
             that stay keep their since); None leaves them alone
@@ -229,7 +233,15 @@ def _write_transitions(
     connection: sa.Connection, transitions: Sequence[Transition]
 ) -> None:
     query = (
-        sa.select(_S.c.id, _S.c.incarnation, _S.c.state, _S.c.host, _S.c.binary)
+        sa.select(
+            _S.c.id,
+            _S.c.incarnation,
+            _S.c.state,
+            _S.c.state_cause,
+            _S.c.state_incarnation,
+            _S.c.host,
+            _S.c.binary,
+        )
         .where(_S.c.id.in_([t.service_id for t in transitions]), models.live(_S))
         .order_by(_S.c.id)
         .with_for_update()
@@ -238,10 +250,13 @@ def _write_transitions(
     updates, history = [], []
     for wanted in transitions:
         row = stored.get(wanted.service_id)
-        if (
-            row is None
-            or row.incarnation != wanted.incarnation
-            or row.state not in {None, wanted.previous}
+        if row is None or row.incarnation != wanted.incarnation:
+            continue
+        before = (row.state, row.state_cause, row.state_incarnation)
+        if before != (
+            wanted.previous,
+            wanted.previous_cause,
+            wanted.previous_incarnation,
         ):
             continue
         verdict: dict[str, Any] = {

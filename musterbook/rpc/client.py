@@ -25,8 +25,10 @@ class Client:
     :param topic: the topic, such as ``conductor``
     :param version: lowest version of the RPC interface that the other side must have
     :param serializer: a ContextSerializer
-    :param unavailable: makes the error for "nobody answered", from the method and the
-        seconds that were waited
+    :param unavailable: makes the error for "nobody answered", from the method, the
+        seconds that were waited, and whether anybody could be asked: False when the
+        message didn't leave because the broker is lost or the transport closed, True
+        when it was sent and not answered, or the broker says that nobody is there
     :param timeout: seconds a call waits for its answer
     """
 
@@ -36,7 +38,7 @@ class Client:
         topic: str,
         version: str,
         serializer: oslo_messaging.Serializer,
-        unavailable: Callable[[str, float], errors.MusterbookError],
+        unavailable: Callable[[str, float, bool], errors.MusterbookError],
         timeout: float,
     ) -> None:
         self._timeout = timeout
@@ -117,9 +119,11 @@ class Client:
         self, exc: Exception, method: str, timeout: float | None, waited: float
     ) -> errors.MusterbookError:
         if isinstance(exc, oslo_messaging.MessagingTimeout):
-            return self._unavailable(method, waited if timeout is None else timeout)
+            seconds = waited if timeout is None else timeout
+            return self._unavailable(method, seconds, True)
         if isinstance(exc, rpc_transport.UNDELIVERED):
             LOG.debug("RPC %s was not delivered: %s", method, type(exc).__name__)
-            return self._unavailable(method, waited)
+            nobody_there = isinstance(exc, oslo_messaging.MessageUndeliverable)
+            return self._unavailable(method, waited, nobody_there)
         LOG.debug("RPC %s ended with %s", method, type(exc).__name__)
         return failure.from_wire(exc)

@@ -1,5 +1,8 @@
 """From the configuration to a group driver, and what makes no sense together."""
 
+from collections.abc import Callable
+from collections.abc import Mapping
+
 from oslo_config import cfg
 
 from musterbook import errors
@@ -40,7 +43,18 @@ def make_driver(conf: cfg.ConfigOpts, member: str) -> driver.GroupDriver:
         other process uses
     :raises ConfigurationError: as check(), or a client isn't installed
     """
+    return DRIVERS[conf.servicegroup_driver](conf, member)
+
+
+def _tooz(conf: cfg.ConfigOpts, member: str) -> driver.GroupDriver:
     return tooz_driver.ToozDriver(check(conf), member)
+
+
+#: By the value of servicegroup_driver (whose choices are in conf/servicegroup.py):
+#: what makes the driver of a configuration for a member's name.
+DRIVERS: Mapping[str, Callable[[cfg.ConfigOpts, str], driver.GroupDriver]] = {
+    "tooz": _tooz
+}
 
 
 def beat_interval(report_interval: float, member_timeout: float) -> float:

@@ -1,6 +1,11 @@
-"""Which hosts to ask over RPC now, without asking too often or too many."""
+"""Which hosts to ask over RPC now, without asking too often or too many.
+
+Pure functions; all instants are seconds on one observer's monotonic clock.
+"""
 
 from collections.abc import Iterable
+from collections.abc import Mapping
+import dataclasses
 
 # Pings that one step asks for at most: each costs the leader and the broker about
 # 1.5 ms of CPU, and a step comes every second.
@@ -11,44 +16,52 @@ DOWN_EVERY = 60.0
 CONTROLS = 3
 
 
-class Pings:
-    """Who was asked when; for one thread.
+@dataclasses.dataclass(frozen=True)
+class Replies:
+    """What came of asking each host's granted incarnation, by host.
 
-    :param every: seconds between two pings of a host that isn't down
+    :ivar asked: when it was last asked, be it in vain
+    :ivar answered: when it last answered
+    :ivar unanswered: when it was asked last, if that question was put and ended
+        without an answer. A host that answered since, that answered with an error,
+        or that could not be asked isn't in here
     """
 
-    def __init__(self, every: float) -> None:
-        self._every = every
-        self._asked: dict[str, float] = {}
+    asked: Mapping[str, float]
+    answered: Mapping[str, float]
+    unanswered: Mapping[str, float]
 
-    def forget(self, hosts: Iterable[str]) -> None:
-        """Count these hosts as never asked."""
-        for host in hosts:
-            self._asked.pop(host, None)
 
-    def due(
-        self, hosts: Iterable[str], down: frozenset[str], now: float
-    ) -> frozenset[str]:
-        """Return whom to ask now, those not asked for the longest time first.
+def due(
+    hosts: Iterable[str],
+    down: frozenset[str],
+    asked: Mapping[str, float],
+    now: float,
+    every: float,
+) -> tuple[str, ...]:
+    """Return whom to ask now: first those never asked, then the most overdue.
 
-        :param hosts: whom it makes sense to ask
-        :param down: those of them that are down already
-        """
-        never = float("-inf")
-        waiting = sorted(
-            (self._asked.get(host, never), host)
-            for host in hosts
-            if now - self._asked.get(host, never)
-            >= (DOWN_EVERY if host in down else self._every)
-        )
-        chosen = frozenset(host for _, host in waiting[:PER_STEP])
-        self._asked.update(dict.fromkeys(chosen, now))
-        return chosen
+    Not all of them may get their turn before the next step, which asks anew: each
+    becomes more overdue until it does.
 
-    def controls(self, present: Iterable[str], now: float) -> set[str]:
-        """Return a few present hosts, others each time: one may itself be deaf."""
-        names = sorted(present)
-        if not names:
-            return set()
-        first = int(now // self._every) * CONTROLS
-        return {names[(first + i) % len(names)] for i in range(CONTROLS)}
+    :param hosts: whom it makes sense to ask
+    :param down: those of them that are down already
+    :param asked: when each was asked last
+    :param every: seconds between two pings of a host that isn't down
+    """
+    never = float("-inf")
+    overdue = {
+        host: (now - asked.get(host, never)) / (DOWN_EVERY if host in down else every)
+        for host in hosts
+    }
+    waiting = sorted((-share, host) for host, share in overdue.items() if share >= 1)
+    return tuple(host for _, host in waiting[:PER_STEP])
+
+
+def controls(present: Iterable[str], now: float, every: float) -> set[str]:
+    """Return a few present hosts, others each time: one may itself be deaf."""
+    names = sorted(present)
+    if not names:
+        return set()
+    first = int(now // every) * CONTROLS
+    return {names[(first + i) % len(names)] for i in range(CONTROLS)}

@@ -23,12 +23,12 @@ class Decision:
 
     :ivar verdicts: by host, of those whose verdict isn't frozen
     :ivar freezes: by scope: "" is the whole fleet, else a zone
-    :ivar to_ping: hosts to ask over RPC now
+    :ivar to_ping: hosts to ask over RPC now, the most urgent first
     """
 
     verdicts: Mapping[str, verdict.Verdict]
     freezes: Mapping[str, freeze.Freeze]
-    to_ping: frozenset[str]
+    to_ping: tuple[str, ...]
 
 
 class Watch:
@@ -49,23 +49,23 @@ class Watch:
         self._released: set[str] = set()
         self._last_good: float | None = None
         self._poll_failed = False
-        self._pings = ping.Pings(policy.member_timeout / 2)
 
     def step(
         self,
         poll: frozenset[str] | errors.GroupError,
         granted: Mapping[str, verdict.Granted],
-        answered: Mapping[str, float],
+        replies: ping.Replies,
         now: float,
     ) -> Decision:
         """Take in one poll and decide.
 
         :param poll: the members, or why they can't be told
         :param granted: every host of the fleet, by name
-        :param answered: when a host last answered an RPC ping, by name
+        :param replies: what came of asking them over RPC
         :param now: this observer's monotonic clock, never less than before
         """
         self._forget(granted)
+        answered = replies.answered
         members = self._readable(poll, granted, answered, now)
         if members is not None:
             self._look(members, granted, now)
@@ -75,9 +75,9 @@ class Watch:
                 self._weigh_losses(granted, answered, now)
         self._released.clear()
         return Decision(
-            verdicts=self._judge(granted, answered, now),
+            verdicts=self._judge(granted, replies, now),
             freezes=self._freezes(),
-            to_ping=self._to_ping(granted, now),
+            to_ping=self._to_ping(granted, replies.asked, now),
         )
 
     def release(self, scope: str) -> bool:
@@ -112,7 +112,6 @@ class Watch:
         }
         for host in gone:
             del self._sights[host]
-        self._pings.forget(gone)
         gone.update(h for h, g in granted.items() if g.goodbye or g.forced_down)
         if self._outage is not None:
             gone.update(
@@ -377,7 +376,7 @@ class Watch:
     def _judge(
         self,
         granted: Mapping[str, verdict.Granted],
-        answered: Mapping[str, float],
+        replies: ping.Replies,
         now: float,
     ) -> dict[str, verdict.Verdict]:
         verdicts = {}
@@ -388,7 +387,10 @@ class Watch:
                     verdicts[host] = words
                 continue
             sight = self._sights.get(host)
-            said = verdict.judge(g, sight, answered.get(host), now, self._policy)
+            heard = verdict.Heard(
+                replies.answered.get(host), replies.unanswered.get(host)
+            )
+            said = verdict.judge(g, sight, heard, now, self._policy)
             if sight is not None and sight.missing_since is not None:
                 sight.down = said.cause is verdict.Cause.SILENT
             verdicts[host] = said
@@ -401,13 +403,17 @@ class Watch:
         return freezes
 
     def _to_ping(
-        self, granted: Mapping[str, verdict.Granted], now: float
-    ) -> frozenset[str]:
+        self,
+        granted: Mapping[str, verdict.Granted],
+        asked: Mapping[str, float],
+        now: float,
+    ) -> tuple[str, ...]:
+        every = self._policy.member_timeout / 2
         outage = self._outage
         if outage is not None and outage.vanished_at is not None:
-            return self._pings.due(outage.awaited, frozenset(), now)
+            return ping.due(outage.awaited, frozenset(), asked, now, every)
         if outage is not None and outage.answered_at is None:
-            return frozenset()  # anybody may be missing: there is no end of asking
+            return ()  # anybody may be missing: there is no end of asking
         missing = {
             host: sight
             for host, sight in self._sights.items()
@@ -416,6 +422,6 @@ class Watch:
         }
         hosts = set(missing)
         if self._losses:
-            hosts |= self._pings.controls(self._present, now)
+            hosts |= ping.controls(self._present, now, every)
         down = frozenset(host for host, sight in missing.items() if sight.down)
-        return self._pings.due(hosts, down, now)
+        return ping.due(hosts, down, asked, now, every)

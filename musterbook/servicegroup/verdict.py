@@ -6,7 +6,7 @@ clock. The state machine, and what ends each state:
 * ``up``: the granted incarnation is in the group
 * ``suspect``: it isn't, or it says that it is stalled; ends in ``up`` when it is
   seen again, in ``down`` when it was silent on the group and on RPC for
-  service_down_time
+  service_down_time, on RPC meaning that it was asked and didn't answer
 * ``down``: forced, said goodbye, or silent; a silent one ends in ``up`` when it
   is seen, in ``suspect`` when it answers
 * ``unknown``: no incarnation was ever granted (and, by those who read verdicts,
@@ -169,6 +169,19 @@ class Sight:
     down: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Heard:
+    """What came of asking one incarnation over RPC.
+
+    :ivar answered: when it last answered, None if it never did
+    :ivar unanswered: when it was asked last, if nobody answered; None when it was
+        never asked, answered, or could not be asked
+    """
+
+    answered: float | None = None
+    unanswered: float | None = None
+
+
 def first_sight(granted: Granted, incarnation: int, now: float) -> Sight:
     """Return how an incarnation counts before this observer has seen it.
 
@@ -214,7 +227,7 @@ def judge_words(granted: Granted) -> Verdict | None:
 def judge(
     granted: Granted,
     sight: Sight | None,
-    answered: float | None,
+    heard: Heard,
     now: float,
     policy: Policy,
 ) -> Verdict:
@@ -222,7 +235,7 @@ def judge(
 
     :param granted: what is stored
     :param sight: what was seen of the granted incarnation; None without one
-    :param answered: when it last answered an RPC ping, if it ever did
+    :param heard: what came of asking it over RPC
     :param now: the observer's clock
     :param policy: the times
     """
@@ -238,7 +251,7 @@ def judge(
         )
     if sight.missing_since is None:
         return _present(granted, sight)
-    return _missing(granted, sight, answered, now, policy)
+    return _missing(granted, sight, sight.missing_since, heard, now, policy)
 
 
 def _present(granted: Granted, sight: Sight) -> Verdict:
@@ -260,13 +273,17 @@ def _present(granted: Granted, sight: Sight) -> Verdict:
 def _missing(
     granted: Granted,
     sight: Sight,
-    answered: float | None,
+    missing_since: float,
+    heard: Heard,
     now: float,
     policy: Policy,
 ) -> Verdict:
-    heard = answered is not None and now - answered < policy.service_down_time
-    silent = now - sight.silent_from >= policy.service_down_time
-    if not heard and (silent or sight.down):
+    answered = heard.answered
+    lately = answered is not None and now - answered < policy.service_down_time
+    # Silence on RPC is a question without an answer; nobody is down unasked.
+    asked = heard.unanswered is not None and heard.unanswered >= missing_since
+    silent = asked and now - sight.silent_from >= policy.service_down_time
+    if not lately and (silent or sight.down):
         return Verdict(
             State.DOWN,
             Cause.SILENT,
@@ -278,23 +295,26 @@ def _missing(
         State.SUSPECT,
         sight.cause,
         sight.incarnation,
-        _describe(granted, sight, answered, now),
+        _describe(granted, sight, missing_since, heard, now),
     )
 
 
 def _describe(
-    granted: Granted, sight: Sight, answered: float | None, now: float
+    granted: Granted, sight: Sight, missing_since: float, heard: Heard, now: float
 ) -> str:
-    since = now - (now if sight.missing_since is None else sight.missing_since)
     seen = {
         Cause.VANISHED: "left the group",
         Cause.NOT_YET_BACK: "is not back in the group, looked for since",
         Cause.NOT_YET_JOINED: "has not joined the group, looked for since",
     }[sight.cause]
-    text = f"{granted.member} {seen} {since:.0f} s ago"
-    if answered is None:
-        return f"{text}, no answer on RPC"
-    text = f"{text}, answered on RPC {now - answered:.0f} s ago"
-    if sight.missing_since is not None and answered >= sight.missing_since:
-        text += ": the group has lost it, the host lives"
+    text = f"{granted.member} {seen} {now - missing_since:.0f} s ago"
+    answered, unanswered = heard.answered, heard.unanswered
+    if answered is not None:
+        text = f"{text}, answered on RPC {now - answered:.0f} s ago"
+        if answered >= missing_since:
+            text += ": the group has lost it, the host lives"
+    elif unanswered is not None and unanswered >= missing_since:
+        text = f"{text}, no answer on RPC"
+    else:
+        text = f"{text}, not asked on RPC yet"
     return text

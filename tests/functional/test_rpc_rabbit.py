@@ -59,4 +59,5 @@ class TestNoBroker:
                 with pytest.raises(errors.ConductorUnavailable) as caught:
                     getattr(client, kind)(CTXT, "echo", value=1)
                 assert time.monotonic() - started < 10
+        assert caught.value.kwargs["asked"] is False
         assert "CANARY" not in str(caught.value)

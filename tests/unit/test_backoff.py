@@ -1,7 +1,5 @@
 import random
 
-import pytest
-
 from musterbook import backoff
 
 
@@ -11,11 +9,3 @@ def test_pauses_double_to_the_limit_and_are_spread() -> None:
         pauses = [one.pause() for one in made]
         assert longest / 2 <= min(pauses) < longest * 0.55
         assert longest * 0.95 < max(pauses) <= longest
-
-
-def test_reset_begins_anew() -> None:
-    pauses = backoff.Backoff(0.5, 10.0)
-    for _ in range(5):
-        pauses.pause()
-    pauses.reset()
-    assert pauses.pause() == pytest.approx(0.375, abs=0.125)

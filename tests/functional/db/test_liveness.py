@@ -225,6 +225,8 @@ def transition(
         "service_id": row.service_id,
         "host": row.host,
         "previous": row.state,
+        "previous_cause": row.state_cause,
+        "previous_incarnation": row.state_incarnation,
         "state": state,
         "cause": "joined",
         "evidence": "member Node1#1",
@@ -255,6 +257,28 @@ def test_transitions_are_written_with_their_history(
     assert live.write("leader", "a", 1, stale, None)
     assert live.granted(COMPUTE) == [after]
     assert len(history(engine)) == 2
+
+
+def test_a_transition_that_is_written_twice_is_stored_once(
+    live: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    hello(live, "p1", None)
+    live.acquire("leader", "a", 60)
+    (row,) = live.granted(COMPUTE)
+    # To the same state for another cause; the answer to the commit was lost.
+    change = [transition(row, "suspect", cause="vanished")]
+    assert live.write("leader", "a", 1, change, None)
+    (once,) = live.granted(COMPUTE)
+    assert live.write("leader", "a", 1, change, None)
+    assert live.granted(COMPUTE) == [once]
+    assert len(history(engine)) == 2
+    # Of a new incarnation, which ends up in the state and cause of the one before.
+    hello(live, "p2", 1)
+    (row,) = live.granted(COMPUTE)
+    change = [transition(row, "suspect", cause="vanished")]
+    assert live.write("leader", "a", 1, change, None)
+    assert live.write("leader", "a", 1, change, None)
+    assert len(history(engine)) == 3
 
 
 def test_who_lost_the_lease_writes_nothing(
@@ -357,6 +381,16 @@ def test_fleet(
     assert rows[2]["uuid"] == store.compute_node_get(id=60)["uuid"]
     assert rows[2]["service_uuid"] == store.service_get(id=50)["uuid"]
     assert rows[1]["service_uuid"] is None
+    assert [(r["said_goodbye"], r["state_incarnation"]) for r in rows] == [
+        (False, 1),
+        (None, None),
+        (False, None),
+    ]
+    live.goodbye("node1", COMPUTE, 1, "s-p1")
+    words = ["said_goodbye", "incarnation", "state_incarnation"]
+    assert live.fleet(words).rows[0] == (True, 1, 1)
+    hello(live, "p2", 1)
+    assert live.fleet(words).rows[0] == (False, 2, 1)
     few = live.fleet(["host", "free_ram_mb"])
     assert few.rows == [("NODE1", 100), ("alone", 100), ("old", 11392)]
     with pytest.raises(errors.InvalidInput):

@@ -106,23 +106,11 @@ class World:
         )
 
     def serve(self) -> None:
-        granter = grants.Granter(self.records, self._process_uuid)
-        self.server = rpc.Server(
-            self.transport,
-            "conductor",
-            "c1",
-            [manager.ConductorManager(granter, self.records)],
-            rpc.ContextSerializer(base.ObjectSerializer()),
+        granter = grants.Granter(self.records, self.compute.ping)
+        self.server = manager.make_server(
+            self.transport, "c1", manager.ConductorManager(granter, self.records)
         )
         self.server.start()
-
-    def _process_uuid(self, _: context.RequestContext, host: str) -> str | None:
-        try:
-            return str(
-                self.compute.ping(context.service_context(), host)["process_uuid"]
-            )
-        except errors.AgentUnavailable:
-            return None
 
     def write(self, host: str, nodes: Any = None, **more: Any) -> None:
         path = self.folder / f"{host}.json"
@@ -206,7 +194,7 @@ def test_it_waits_for_a_conductor(
     starting.join(20)
     assert not starting.is_alive()
     waits = [r for r in caplog.records if r.msg.startswith("Waiting")]
-    pauses = [r.args[1] for r in waits if isinstance(r.args, tuple)]
+    pauses: list[Any] = [r.args[1] for r in waits if isinstance(r.args, tuple)]
     assert pauses == sorted(pauses)
     assert [r.levelname for r in waits][:2] == ["WARNING", "INFO"]
 

@@ -11,6 +11,7 @@ from conductor.db import liveness
 SINCE = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 NAMES = (
     "host", "state", "state_cause", "state_since", "state_evidence", "forced_down",
+    "said_goodbye", "incarnation", "state_incarnation",
 )  # fmt: skip
 FRESH = liveness.Outlook(lease_fresh=True, lease_age=1.5, freezes=[])
 STALE = liveness.Outlook(lease_fresh=False, lease_age=40.0, freezes=[])
@@ -28,8 +29,24 @@ def ask(
     return fleet.answer(liveness.Fleet(NAMES, list(rows)), outlook, columns)
 
 
-def row(state: str | None, cause: str | None, forced: bool = False) -> tuple[Any, ...]:
-    return ("web1", state, cause, SINCE, "seen", forced)
+def row(
+    state: str | None,
+    cause: str | None,
+    forced: bool = False,
+    goodbye: bool = False,
+    incarnation: int | None = 1,
+    judged: int | None = 1,
+) -> tuple[Any, ...]:
+    """Return what is stored of a host; judged is the incarnation of the verdict."""
+    since = None if state is None else SINCE
+    return (
+        "web1", state, cause, since, "seen", forced, goodbye, incarnation, judged,
+    )  # fmt: skip
+
+
+def told(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
+    c = answer["columns"]
+    return list(zip(c["state"], c["state_cause"], strict=True))
 
 
 def test_a_fresh_verdict_is_told_as_stored() -> None:
@@ -62,9 +79,61 @@ def test_a_freeze_is_told_with_its_cause_and_time() -> None:
 def test_what_was_said_holds_without_anybody_looking(
     outlook: liveness.Outlook,
 ) -> None:
-    answer = ask(outlook, row("down", "goodbye"), row("up", "in-group", forced=True))
-    assert answer["columns"]["state"] == ["down", "down"]
-    assert answer["columns"]["state_cause"] == ["goodbye", "forced-down"]
+    answer = ask(
+        outlook,
+        row("down", "goodbye", goodbye=True),
+        row("up", "in-group", forced=True),
+        row("up", "in-group", goodbye=True),
+        row("down", "forced-down", forced=True),
+        row(None, None, forced=True, incarnation=None, judged=None),
+    )
+    assert told(answer) == [
+        ("down", "goodbye"),
+        ("down", "forced-down"),
+        ("down", "goodbye"),
+        ("down", "forced-down"),
+        ("down", "forced-down"),
+    ]
+    # Of what the leader hasn't written, nobody knows since when it is so.
+    known = SINCE.isoformat()
+    assert answer["columns"]["state_since"] == [known, None, None, known, None]
+    assert answer["columns"]["state_evidence"] == [
+        "seen",
+        "forced down by an operator",
+        "web1#1 said goodbye",
+        "seen",
+        "forced down by an operator",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outlook", "cause"), [(STALE, "no-leader"), (FROZEN, "group-unreachable")]
+)
+def test_what_was_said_of_something_else_does_not_hold(
+    outlook: liveness.Outlook, cause: str
+) -> None:
+    answer = ask(
+        outlook,
+        row("down", "goodbye", incarnation=2),  # said by the process before
+        row("down", "forced-down"),  # lifted since
+        row("down", "goodbye", judged=None),
+    )
+    assert told(answer) == [("unknown", cause)] * 3
+
+
+def test_a_new_incarnation_is_suspect_until_somebody_looks() -> None:
+    answer = ask(
+        FRESH,
+        row("down", "goodbye", incarnation=2),
+        row("up", "in-group", incarnation=2),
+        row(None, None, judged=None),  # a row of Nova's, granted for the first time
+    )
+    assert told(answer) == [("suspect", "not-yet-joined")] * 3
+    assert answer["columns"]["last_state"] == ["down", "up", None]
+    assert answer["columns"]["state_since"] == [None] * 3
+    assert answer["columns"]["state_evidence"][0] == (
+        "web1#2 was granted, nobody has looked for it yet"
+    )
 
 
 def test_forced_down_holds_before_the_leader_has_written_it() -> None:
@@ -73,7 +142,7 @@ def test_forced_down_holds_before_the_leader_has_written_it() -> None:
 
 
 def test_a_host_that_never_said_hello_is_unknown() -> None:
-    answer = ask(FRESH, row(None, None))
+    answer = ask(FRESH, row(None, None, incarnation=None, judged=None))
     assert answer["columns"]["state"] == ["unknown"]
     assert answer["columns"]["state_cause"] == ["never-granted"]
 

@@ -1,5 +1,7 @@
 """Who gets a host: hello against what is known and who answers."""
 
+from concurrent import futures
+import threading
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from conductor import grants
 from conductor.db import liveness
 from musterbook import context
 from musterbook import errors
+from tests import util
 
 
 class Records:
@@ -40,15 +43,30 @@ def known(**values: Any) -> liveness.KnownService:
     return liveness.KnownService(**filled)
 
 
-def hello(records: Records, answers: str | None, host: str = "web1") -> Any:
+SILENCE = errors.AgentUnavailable(host="web1", method="ping", seconds=3)
+NOT_ASKED = errors.AgentNotAsked(host="web1", method="ping", reason="no broker")
+
+
+def hello(
+    records: Records,
+    answers: str | errors.MusterbookError | dict[str, Any],
+    host: str = "web1",
+) -> Any:
+    """Say hello while the host's old process answers a uuid, a dict or an error."""
     asked: list[str] = []
 
-    def ping(_: context.RequestContext, host: str) -> str | None:
+    def ping(_: context.RequestContext, host: str) -> dict[str, Any]:
         asked.append(host)
-        return answers
+        if isinstance(answers, errors.MusterbookError):
+            raise answers
+        return {"process_uuid": answers} if isinstance(answers, str) else answers
 
     granter = grants.Granter(records, ping)  # type: ignore[arg-type]  # what is used
-    answer = granter.hello(
+    return say(granter, host), asked
+
+
+def say(granter: grants.Granter, host: str = "web1") -> dict[str, Any]:
+    return granter.hello(
         context.service_context(),
         host=host,
         process_uuid="new-process",
@@ -56,12 +74,11 @@ def hello(records: Records, answers: str | None, host: str = "web1") -> Any:
         release="1",
         secret="a-secret",
     )
-    return answer, asked
 
 
 def test_a_new_host_is_granted_without_a_ping() -> None:
     records = Records(None)
-    answer, asked = hello(records, None)
+    answer, asked = hello(records, SILENCE)
     assert answer == {"host": "web1", "incarnation": 1}
     assert asked == []
     assert records.granted == [
@@ -77,8 +94,57 @@ def test_a_host_whose_process_answers_is_refused() -> None:
     assert records.granted == []
 
 
-@pytest.mark.parametrize("answers", [None, "yet-another"])
-def test_a_host_whose_process_is_silent_is_granted(answers: str | None) -> None:
+@pytest.mark.parametrize(
+    "odd",
+    [
+        errors.RemoteFailure(class_name="KeyError"),
+        errors.UnsupportedObject(reason="2.0"),
+        errors.MethodNotRemotable("there is no RPC method ping"),
+        {"incarnation": 4},
+        "old-process",
+    ],
+)
+def test_whoever_answers_in_any_way_lives(odd: Any) -> None:
+    records = Records(known())
+    with pytest.raises(errors.HostTaken) as caught:
+        hello(records, odd)
+    assert caught.value.process_uuid == "old-process"
+    assert records.granted == []
+
+
+def test_who_could_not_be_asked_keeps_the_host_for_now() -> None:
+    records = Records(known())
+    with pytest.raises(errors.AgentNotAsked):
+        hello(records, NOT_ASKED)
+    assert records.granted == []
+
+
+def test_a_flood_of_hellos_leaves_threads_for_other_work() -> None:
+    go_on = threading.Event()
+    asked: list[str] = []
+
+    def ping(_: context.RequestContext, host: str) -> dict[str, Any]:
+        asked.append(host)
+        assert go_on.wait(20)
+        raise SILENCE
+
+    granter = grants.Granter(Records(known()), ping)  # type: ignore[arg-type]
+    most = grants.PINGS_AT_ONCE
+    with futures.ThreadPoolExecutor(most) as pool:
+        held = [pool.submit(say, granter) for _ in range(most)]
+        util.wait_until(lambda: len(asked) == most)
+        try:
+            with pytest.raises(errors.AgentNotAsked, match="16 other"):
+                say(granter)
+        finally:
+            go_on.set()
+        assert {run.result()["incarnation"] for run in held} == {5}
+    assert len(asked) == most
+    assert say(granter)["incarnation"] == 5
+
+
+@pytest.mark.parametrize("answers", [SILENCE, "yet-another"])
+def test_a_host_whose_process_is_silent_is_granted(answers: Any) -> None:
     answer, asked = hello(Records(known()), answers)
     assert answer == {"host": "web1", "incarnation": 5}
     assert asked == ["web1"]
@@ -99,18 +165,18 @@ def test_nobody_is_pinged_when_nobody_can_be_there(values: dict[str, Any]) -> No
 
 
 def test_the_name_is_the_stored_one() -> None:
-    answer, asked = hello(Records(known()), None, host="WEB1")
+    answer, asked = hello(Records(known()), SILENCE, host="WEB1")
     assert answer["host"] == "web1"
     assert asked == ["web1"]
 
 
 def test_a_lost_race_is_decided_anew() -> None:
     records = Records(known(), races=2)
-    answer, asked = hello(records, None)
+    answer, asked = hello(records, SILENCE)
     assert answer["incarnation"] == 5
     assert len(asked) == 3
 
 
 def test_races_end() -> None:
     with pytest.raises(errors.DatabaseBusy):
-        hello(Records(known(), races=1000), None)
+        hello(Records(known(), races=1000), SILENCE)

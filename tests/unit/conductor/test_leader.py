@@ -68,19 +68,25 @@ class World:
         self.store = liveness.LivenessStore(self.engine)
         self.group = Group()
         self.answers: dict[str, int] = {}
+        self.broker_lost = False
         self.told: list[tuple[str, int]] = []
         self.leaders: list[leader.Leader] = []
 
     def lead(self) -> leader.Leader:
-        pinger = pings.Pinger(
-            self.answers.get, lambda *item: self.told.append(item), workers=2
-        )
+        pinger = pings.Pinger(self.ask, lambda *item: self.told.append(item), workers=2)
         made = leader.Leader(
             self.store, lambda: self.group, pinger, POLICY, TIMING, str(uuid.uuid4())
         )
         self.leaders.append(made)
         made.start()
         return made
+
+    def ask(self, host: str) -> int:
+        if self.broker_lost:
+            raise errors.AgentNotAsked(host=host, method="ping", reason="no broker")
+        if host not in self.answers:
+            raise errors.AgentUnavailable(host=host, method="ping", seconds=0)
+        return self.answers[host]
 
     def hello(self, host: str) -> str:
         known = self.store.known(host, "nova-compute")
@@ -147,6 +153,20 @@ def test_who_answers_is_not_down_and_is_told_to_rejoin(world: World) -> None:
     util.wait_until(lambda: len(world.told) >= 8)  # longer than service_down_time
     assert world.told[0] == ("web1", 1)
     assert world.states()["web1"] == ("suspect", "vanished")
+
+
+def test_nobody_is_down_while_the_leader_has_lost_the_broker(world: World) -> None:
+    world.group.members.add(world.hello("web1"))
+    world.lead()
+    world.wait("web1", "up", "in-group")
+    world.broker_lost = True
+    world.group.members.clear()
+    world.wait("web1", "suspect", "vanished")
+    polls = world.group.polls
+    util.wait_until(lambda: world.group.polls > polls + 100)  # over service_down_time
+    assert world.states()["web1"] == ("suspect", "vanished")
+    world.broker_lost = False
+    world.wait("web1", "down", "silent")
 
 
 def test_a_goodbye_is_down_at_once(world: World) -> None:

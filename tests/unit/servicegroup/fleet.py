@@ -3,6 +3,7 @@
 import dataclasses
 
 from musterbook import errors
+from musterbook.servicegroup import ping
 from musterbook.servicegroup import roster
 from musterbook.servicegroup import verdict
 from tests.unit.servicegroup import fakes
@@ -37,10 +38,13 @@ class Fleet:
         self.reachable = True
         self.group_exists = True
         self.answering: set[str] = set()
+        self.pings_leave = True  # the leader's own connection to the broker works
         self.answered: dict[str, float] = {}
+        self.unanswered: dict[str, float] = {}
+        self.asked: dict[str, float] = {}
         self.history: list[tuple[float, str, str, str]] = []
         self.watch = roster.Watch(POLICY)
-        self.last = roster.Decision({}, {}, frozenset())
+        self.last = roster.Decision({}, {}, ())
 
     @property
     def hosts(self) -> list[str]:
@@ -55,9 +59,12 @@ class Fleet:
 
     def new_leader(self) -> None:
         self.watch = roster.Watch(POLICY)
-        self.answered = {}
+        self.answered, self.unanswered, self.asked = {}, {}, {}
 
     def change(self, host: str, **facts: object) -> None:
+        if "incarnation" in facts:
+            for known in (self.answered, self.unanswered, self.asked):
+                known.pop(host, None)
         self.granted[host] = dataclasses.replace(
             self.granted[host],
             **facts,  # type: ignore[arg-type]  # fields of Granted
@@ -72,14 +79,23 @@ class Fleet:
 
     def step(self, seconds: float = 1.0) -> roster.Decision:
         self.now += seconds
-        self.last = self.watch.step(self.poll(), self.granted, self.answered, self.now)
-        for host in self.last.to_ping & self.answering:
-            self.answered[host] = self.now
+        replies = ping.Replies(self.asked, self.answered, self.unanswered)
+        self.last = self.watch.step(self.poll(), self.granted, replies, self.now)
+        for host in self.last.to_ping:
+            self.ask(host)
         for host, said in self.last.verdicts.items():
             if not said.same_as(self.granted[host].previous):
                 self.history.append((self.now, host, said.state, said.cause))
                 self.change(host, previous=said)
         return self.last
+
+    def ask(self, host: str) -> None:
+        self.asked[host] = self.now
+        self.unanswered.pop(host, None)
+        if self.pings_leave and host in self.answering:
+            self.answered[host] = self.now
+        elif self.pings_leave:
+            self.unanswered[host] = self.now
 
     def run(self, seconds: int) -> roster.Decision:
         for _ in range(seconds):

@@ -3,10 +3,12 @@ import pathlib
 from typing import Any
 
 from oslo_config import cfg
+from oslo_config import types
 import pytest
 
 from musterbook import conf as conf_module
 from musterbook import errors
+from musterbook.conf import servicegroup
 from musterbook.servicegroup import clients
 from musterbook.servicegroup import factory
 from musterbook.servicegroup import tooz_driver
@@ -48,6 +50,25 @@ def test_down_before_it_can_be_missed() -> None:
 def test_no_url() -> None:
     with pytest.raises(errors.ConfigurationError, match="servicegroup_tooz_url"):
         factory.make_driver(load(), "a#1")
+
+
+def test_the_option_decides_which_driver_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(
+        factory, "DRIVERS", {"tooz": lambda _, member: made.append(member)}
+    )
+    factory.make_driver(load(), "a#1")
+    assert made == ["a#1"]
+
+
+def test_every_choice_has_its_driver_and_nothing_else_has() -> None:
+    (option,) = [o for o in servicegroup.OPTS if o.name == "servicegroup_driver"]
+    assert isinstance(option.type, types.String)
+    assert set(option.type.choices or ()) == factory.DRIVERS.keys()
+    with pytest.raises(ValueError, match="pigeon"):
+        load(servicegroup_driver="pigeon")
 
 
 def test_driver_is_made_without_connecting(tmp_path: pathlib.Path) -> None:

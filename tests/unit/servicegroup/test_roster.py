@@ -37,7 +37,7 @@ def zone(fleet: Fleet, name: str) -> list[str]:
 
 def test_present_hosts_are_up_at_first_sight(three: Fleet) -> None:
     assert {three.stored(h) for h in three.hosts} == {UP}
-    assert three.last.to_ping == frozenset()
+    assert three.last.to_ping == ()
 
 
 def test_one_of_three_killed_is_suspect_then_down_at_the_exact_time(
@@ -183,7 +183,7 @@ def test_unreachable_freezes_and_thaws_when_all_are_back(three: Fleet) -> None:
     assert three.last.freezes[""].cause == "group-unreachable"
     assert three.last.freezes[""].since == three.now
     assert "switched off" in three.last.freezes[""].evidence
-    assert three.last.to_ping == frozenset()
+    assert three.last.to_ping == ()
     three.run(500)
     assert three.last.freezes[""].since == 1002
     three.reachable = True
@@ -202,7 +202,7 @@ def test_missing_after_an_outage_is_suspect_after_the_grace_and_counts_from_reco
     three.step()
     recovered = three.now
     assert three.last.freezes[""].cause == "group-unreachable"
-    assert three.last.to_ping == {"h01"}
+    assert three.last.to_ping == ("h01",)
     three.run(GRACE - 1)
     assert three.stored("h01") == UP
     three.step()
@@ -321,7 +321,7 @@ def test_unreachable_after_vanished_starts_the_hold_anew(three: Fleet) -> None:
     three.run(HOLD - 10)
     three.reachable = False
     three.run(60)
-    assert three.last.to_ping == frozenset()
+    assert three.last.to_ping == ()
     three.reachable = True
     three.run(HOLD)
     assert three.last.freezes[""].cause == "group-vanished"
@@ -387,8 +387,8 @@ def test_ten_of_ten_killed_is_held_then_down(ten: Fleet) -> None:
     assert ten.last.freezes["z1"].cause == "mass-loss"
     assert "10 of 10 hosts of zone z1" in ten.last.freezes["z1"].evidence
     assert set(ten.last.verdicts) == set(zone(ten, "z0"))
-    assert set(dead) <= ten.last.to_ping
-    assert ten.last.to_ping & set(zone(ten, "z0"))  # the controls
+    assert set(dead) <= set(ten.last.to_ping)
+    assert set(ten.last.to_ping) & set(zone(ten, "z0"))  # the controls
     ten.run(HOLD - 1)
     assert {ten.stored(h) for h in dead} == {UP}
     ten.run(2)
@@ -600,13 +600,84 @@ def test_pings_of_one_step_are_bounded_and_reach_everybody() -> None:
     for _ in range(4):
         chosen = fleet.step().to_ping
         assert len(chosen) <= ping.PER_STEP
-        asked |= chosen
+        asked |= set(chosen)
     assert asked == set(fleet.hosts)
 
 
+def test_nobody_is_down_without_having_been_asked(three: Fleet) -> None:
+    three.leave("h01")
+    three.pings_leave = False  # the leader has lost the broker
+    three.run(500)
+    assert three.stored("h01") == ("suspect", "vanished")
+    assert "not asked on RPC yet" in three.last.verdicts["h01"].evidence
+    three.pings_leave = True
+    three.run(ping_every() + 1)
+    assert three.stored("h01") == SILENT
+
+
+def test_a_question_from_before_it_vanished_is_no_silence(three: Fleet) -> None:
+    three.unanswered["h01"] = three.now
+    three.leave("h01")
+    three.pings_leave = False
+    three.asked["h01"] = three.now
+    three.run(2)
+    assert "not asked on RPC yet" in three.last.verdicts["h01"].evidence
+    three.unanswered["h01"] = three.when("h01", "suspect") - 0.1
+    three.asked["h01"] = three.now + 1000  # not again
+    three.run(100)
+    assert three.stored("h01") == ("suspect", "vanished")
+
+
+def test_who_is_down_stays_so_while_nobody_can_be_asked(three: Fleet) -> None:
+    three.leave("h01")
+    three.run(60)
+    three.pings_leave = False
+    three.run(200)
+    three.new_leader()
+    three.run(5)
+    assert three.stored("h01") == SILENT
+
+
+def test_a_group_that_vanished_takes_nobody_down_unasked(three: Fleet) -> None:
+    three.group_exists = False
+    three.members.clear()
+    three.pings_leave = False
+    three.run(3 * HOLD)
+    assert "down" not in {s for _, _, s, _ in three.history}
+
+
+def test_never_asked_come_first_then_the_most_overdue() -> None:
+    asked = {"a": 99.0, "b": 94.0, "c": 90.0, "d": 30.0, "e": 0.0, "f": 50.0}
+    down = frozenset({"d", "e", "f"})
+    hosts = [*asked, "z", "y"]
+    # c is 10 s late of 5, e 100 of 60, b 6 of 5, d 70 of 60; a and f aren't due.
+    assert ping.due(hosts, down, asked, 100.0, 5.0) == ("y", "z", "c", "e", "b", "d")
+
+
+def ping_every() -> int:
+    return int(POLICY.member_timeout / 2)
+
+
+def test_everybody_gets_a_turn_when_only_few_can_be_asked() -> None:
+    """Silent hosts hold a ping for its whole timeout: five a second at best."""
+    asked: dict[str, float] = {}
+    turns: dict[str, int] = {}
+    hosts = [f"h{i:03}" for i in range(500)]
+    down = frozenset(hosts[:250])
+    for now in range(1000, 2500):
+        if now == 1200:
+            hosts.append("new")  # behind nobody, whatever waits
+        for host in ping.due(hosts, down, asked, float(now), 5.0)[:5]:
+            asked[host] = now
+            turns[host] = turns.get(host, 0) + 1
+        if now == 1200:
+            assert asked["new"] == now
+    assert turns.keys() == set(hosts)
+    assert min(turns.values()) >= 2
+
+
 def test_controls_change() -> None:
-    pings = ping.Pings(5.0)
     present = [f"h{i}" for i in range(30)]
-    assert pings.controls(present, 0.0) != pings.controls(present, 5.0)
-    assert pings.controls([], 0.0) == set()
+    assert ping.controls(present, 0.0, 5.0) != ping.controls(present, 5.0, 5.0)
+    assert ping.controls([], 0.0, 5.0) == set()
     assert fleet_module.POLICY.recovery_grace > POLICY.member_timeout

@@ -30,6 +30,8 @@ _event = st.one_of(
                 "reachable",
                 "leader",
                 "release",
+                "broker-lost",
+                "broker-back",
             ]
         ),
         st.just(""),
@@ -48,6 +50,7 @@ def apply(fleet: Fleet, event: str, host: str) -> None:  # noqa: C901 - a table 
             fleet.join(host)
         case "answer":
             fleet.answered[host] = fleet.now
+            fleet.unanswered.pop(host, None)
         case "goodbye":
             fleet.change(host, goodbye=True)
         case "force" | "lift":
@@ -71,6 +74,8 @@ def apply(fleet: Fleet, event: str, host: str) -> None:  # noqa: C901 - a table 
             fleet.group_exists = False
         case "unreachable" | "reachable":
             fleet.reachable = event == "reachable"
+        case "broker-lost" | "broker-back":
+            fleet.pings_leave = event == "broker-back"
         case "leader":
             fleet.new_leader()
         case "release":
@@ -138,6 +143,7 @@ class Observer:
         answered = self.fleet.answered.get(g.host)
         assert answered is None or now - answered >= POLICY.service_down_time
         if not said.same_as(g.previous):
+            assert self.fleet.unanswered.get(g.host) is not None
             silent = now - self.seen[g.host, g.incarnation]
             assert silent >= POLICY.service_down_time - POLICY.member_timeout
 
@@ -182,6 +188,7 @@ def test_leader_change_alone_moves_no_present_and_no_down_host(
     for (event, host), seconds in script:
         apply(fleet, event, host)
         fleet.run(min(seconds, 45))
+    fleet.pings_leave = True
     fleet.answered.clear()
     fleet.run(45)
     if fleet.last.freezes:
@@ -233,5 +240,5 @@ def test_decision_and_verdict_are_values() -> None:
     assert other.same_as(said)
     assert not other.same_as(None)
     assert not dataclasses.replace(said, incarnation=2).same_as(said)
-    empty = roster.Decision({}, {}, frozenset())
-    assert empty == roster.Decision({}, {}, frozenset())
+    empty = roster.Decision({}, {}, ())
+    assert empty == roster.Decision({}, {}, ())
