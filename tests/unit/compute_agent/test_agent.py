@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import json
+import logging
 import pathlib
 import threading
 from typing import Any
@@ -186,6 +187,7 @@ def test_the_whole_life(world: World) -> None:
 def test_it_waits_for_a_conductor(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     world.write("web1")
     starting = in_thread(world.agent("web1"))
     util.wait_until(lambda: caplog.text.count("Waiting for a conductor") >= 3)
