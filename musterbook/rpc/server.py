@@ -166,8 +166,12 @@ class _Guard:
     def _dispatch(self, incoming: Any) -> Any:
         method = incoming.message.get("method")
         try:
-            if not any(is_exposed(e, method) for e in self._dispatcher.endpoints):
+            endpoint = next(
+                (e for e in self._dispatcher.endpoints if is_exposed(e, method)), None
+            )
+            if endpoint is None:
                 raise failure.method_unknown(method)
+            _check_arguments(endpoint, method, incoming.message.get("args"))
             return self._dispatcher.dispatch(incoming)
         except rpc_dispatcher.NoSuchMethod:
             error: Any = failure.method_unknown(method)
@@ -179,6 +183,20 @@ class _Guard:
             error = failure.to_wire(exc)
             _log(exc, method)
         raise _expected(error)
+
+
+def _check_arguments(endpoint: object, method: str, arguments: Any) -> None:
+    """Refuse arguments that the method doesn't take.
+
+    :raises InvalidInput: naming the method and what is wrong
+    """
+    field = f"arguments of {method}"
+    if not isinstance(arguments, dict):
+        raise errors.InvalidInput(field=field, reason="are not given by name")
+    try:
+        inspect.signature(getattr(endpoint, method)).bind(None, **arguments)
+    except TypeError as exc:
+        raise errors.InvalidInput(field=field, reason=str(exc)) from None
 
 
 class _Answering:
