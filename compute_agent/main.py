@@ -1,6 +1,10 @@
 """musterbook-compute: the compute agent of one host."""
 
-import sys
+from musterbook import entry
+
+if __name__ == "__main__":
+    entry.guard()  # before the imports that take seconds
+
 
 from compute_agent import agent
 from conductor import rpcapi as conductor_rpcapi
@@ -36,10 +40,10 @@ def run(argv: list[str]) -> int:
         transport.cleanup()
 
 
-def main() -> None:
-    """Run the command."""
-    sys.exit(daemon.command(run))
+def main() -> int:
+    """Run the command and return its exit code."""
+    return daemon.command(run)
 
 
 if __name__ == "__main__":
-    main()
+    entry.leave(main())

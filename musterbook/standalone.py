@@ -4,11 +4,15 @@ Conductor and agent with embedded defaults: an SQLite file, in-process RPC and a
 group below one directory. The agent's calls go over RPC like any agent's.
 """
 
+from musterbook import entry
+
+if __name__ == "__main__":
+    entry.guard()  # before the imports that take seconds
+
 from collections.abc import Iterator
 import contextlib
 import pathlib
 import shutil
-import sys
 import threading
 
 import fasteners
@@ -209,10 +213,10 @@ def run(argv: list[str]) -> int:
             transport.cleanup()
 
 
-def main() -> None:
-    """Run the command."""
-    sys.exit(daemon.command(run))
+def main() -> int:
+    """Run the command and return its exit code."""
+    return daemon.command(run)
 
 
 if __name__ == "__main__":
-    main()
+    entry.leave(main())
