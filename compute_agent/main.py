@@ -23,8 +23,8 @@ def run(argv: list[str]) -> int:
     """Load the configuration, build the parts, run them; return the exit code."""
     conf = conf_module.load(argv, PROG, prepare=PREPARE)
     logs.setup(conf)
-    url = factory.check(conf)
-    transport = rpc.make_transport(conf)
+    url = factory.prepare(conf)
+    transport = rpc.make_transport(conf, to_others=True)
     base.MusterObject.indirection_api = conductor_rpcapi.ConductorAPI(
         transport, conf.rpc_response_timeout
     )

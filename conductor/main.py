@@ -99,7 +99,7 @@ def build(
     :param owner: holds the leader's lease, unique among living processes
     :raises DatabaseShape: the database isn't one this code can work with
     """
-    group_url = factory.check(conf)
+    group_url = factory.prepare(conf)
     engine = db_engine.from_conf(conf)
     migration.check_current(engine)
     store.bind(db_store.DatabaseStore(engine))
@@ -163,7 +163,7 @@ def run(argv: list[str]) -> int:
     """Load the configuration, build the parts, run them; return the exit code."""
     conf = conf_module.load(argv, PROG, prepare=PREPARE)
     logs.setup(conf)
-    transport = rpc.make_transport(conf)
+    transport = rpc.make_transport(conf, to_others=True)
     try:
         parts = build(conf, transport, f"{conf.host}/{uuidlib.uuid4()}")
         return daemon.Process([parts], conf.graceful_shutdown_timeout).run()
