@@ -9,6 +9,7 @@ HERE = pathlib.Path(__file__).parent
 REQUIRES = [
     "alembic>=1.16",
     "fasteners>=0.19",
+    "kombu>=5.5",
     "oslo.config>=10.0",
     "oslo.context>=6.0",
     "oslo.db>=18.0",
@@ -21,7 +22,7 @@ REQUIRES = [
     "platformdirs>=4.3",
     "psutil>=6.0",
     "rich>=13.9",
-    "SQLAlchemy>=2.0.40",
+    "SQLAlchemy>=2.1",
     "stevedore>=5.4",
     "tooz>=9.0",
 ]
@@ -70,10 +71,10 @@ setuptools.setup(
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": [
-            "musterbook-compute = compute_agent.main:main",
-            "musterbook-conductor = conductor.main:main",
-            "musterbook-manage = conductor.manage:main",
-            "musterbook-standalone = musterbook.standalone:main",
+            "musterbook-compute = musterbook.entry:compute",
+            "musterbook-conductor = musterbook.entry:conductor",
+            "musterbook-manage = musterbook.entry:manage",
+            "musterbook-standalone = musterbook.entry:standalone",
         ],
         "musterbook.inventory": [
             "fake = compute_agent.inventory.fake:FakeInventory",

@@ -98,9 +98,12 @@ class Agent(daemon.Part):
         that keeps a second process from being granted the host, and this one from
         being taken for dead while its first audit takes long.
 
+        :raises ConfigurationError: the broker refuses this process
         :raises HostTaken: a living process serves this host
         :raises Superseded: another process was granted the host meanwhile
         """
+        if not rpc.wait_for_broker(self._conf, self._stopping):
+            return
         grant = self._hello()
         if grant is None:
             return  # told to stop while waiting

@@ -1,6 +1,10 @@
 """musterbook-compute: the compute agent of one host."""
 
-import sys
+from musterbook import entry
+
+if __name__ == "__main__":
+    entry.guard()  # before the imports that take seconds
+
 
 from compute_agent import agent
 from conductor import rpcapi as conductor_rpcapi
@@ -19,8 +23,8 @@ def run(argv: list[str]) -> int:
     """Load the configuration, build the parts, run them; return the exit code."""
     conf = conf_module.load(argv, PROG, prepare=PREPARE)
     logs.setup(conf)
-    url = factory.check(conf)
-    transport = rpc.make_transport(conf)
+    url = factory.prepare(conf)
+    transport = rpc.make_transport(conf, to_others=True)
     base.MusterObject.indirection_api = conductor_rpcapi.ConductorAPI(
         transport, conf.rpc_response_timeout
     )
@@ -36,10 +40,10 @@ def run(argv: list[str]) -> int:
         transport.cleanup()
 
 
-def main() -> None:
-    """Run the command."""
-    sys.exit(daemon.command(run))
+def main() -> int:
+    """Run the command and return its exit code."""
+    return daemon.command(run)
 
 
 if __name__ == "__main__":
-    main()
+    entry.leave(main())

@@ -1,7 +1,12 @@
 """musterbook-conductor: owns the database, serves RPC, stands for leader."""
 
+from musterbook import entry
+
+if __name__ == "__main__":
+    entry.guard()  # before the imports that take seconds
+
 from collections.abc import Callable
-import sys
+import threading
 import uuid as uuidlib
 
 from oslo_config import cfg
@@ -41,16 +46,29 @@ class RpcPart(daemon.Part):
 
     name = "conductor-rpc"
 
-    def __init__(self, server: rpc.Server) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, server: rpc.Server) -> None:
+        self._conf = conf
         self._server = server
+        self._stopping = threading.Event()
+        self._start_lock = threading.Lock()
 
     def start(self) -> None:
-        """Serve."""
-        self._server.start()
+        """Wait for the broker, then serve.
+
+        :raises ConfigurationError: the broker refuses this process
+        """
+        if not rpc.wait_for_broker(self._conf, self._stopping):
+            return
+        with self._start_lock:
+            # A server that is started after it was stopped would never end.
+            if not self._stopping.is_set():
+                self._server.start()
 
     def stop(self) -> None:
         """Take nothing new, finish what is in hand."""
-        self._server.stop()
+        self._stopping.set()
+        with self._start_lock:
+            self._server.stop()
         self._server.wait()
 
 
@@ -79,7 +97,7 @@ def build(
     :param owner: holds the leader's lease, unique among living processes
     :raises DatabaseShape: the database isn't one this code can work with
     """
-    group_url = factory.check(conf)
+    group_url = factory.prepare(conf)
     engine = db_engine.from_conf(conf)
     migration.check_current(engine)
     store.bind(db_store.DatabaseStore(engine))
@@ -100,7 +118,7 @@ def build(
         leader.Timing(conf.conductor.poll_interval, conf.conductor.lease_interval),
         owner,
     )
-    return [RpcPart(server), LeaderPart(standing)]
+    return [RpcPart(conf, server), LeaderPart(standing)]
 
 
 def _incarnation_of(agents: compute_rpcapi.ComputeAPI) -> Callable[[str], int]:
@@ -124,7 +142,7 @@ def run(argv: list[str]) -> int:
     """Load the configuration, build the parts, run them; return the exit code."""
     conf = conf_module.load(argv, PROG, prepare=PREPARE)
     logs.setup(conf)
-    transport = rpc.make_transport(conf)
+    transport = rpc.make_transport(conf, to_others=True)
     try:
         parts = build(conf, transport, f"{conf.host}/{uuidlib.uuid4()}")
         return daemon.Process([parts], conf.graceful_shutdown_timeout).run()
@@ -132,10 +150,10 @@ def run(argv: list[str]) -> int:
         transport.cleanup()
 
 
-def main() -> None:
-    """Run the command."""
-    sys.exit(daemon.command(run))
+def main() -> int:
+    """Run the command and return its exit code."""
+    return daemon.command(run)
 
 
 if __name__ == "__main__":
-    main()
+    entry.leave(main())

@@ -1,5 +1,10 @@
 """musterbook-manage: what an operator does to the database from a shell."""
 
+from musterbook import entry
+
+if __name__ == "__main__":
+    entry.guard(entry.INTERRUPTED)  # before the imports that take seconds
+
 from collections.abc import Callable
 from collections.abc import Sequence
 import logging
@@ -97,4 +102,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry.leave(main())

@@ -29,6 +29,9 @@ from musterbook import errors
 LOG = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: Exit codes: something could not be done; an option can't be used.
+EXIT_FAILED = 1
+EXIT_USAGE = 2
 
 
 def register_options(conf: cfg.ConfigOpts) -> None:
@@ -75,13 +78,21 @@ class Process:
         stage by stage backwards, the parts of a stage in parallel
     :param stop_timeout: seconds for the whole stop; what still runs then is left
         behind by a hard exit
+    :param hangup_stops: SIGHUP stops the process instead of resetting its parts
     """
 
-    def __init__(self, stages: Sequence[Sequence[Part]], stop_timeout: float) -> None:
+    def __init__(
+        self,
+        stages: Sequence[Sequence[Part]],
+        stop_timeout: float,
+        *,
+        hangup_stops: bool = False,
+    ) -> None:
         self._stages = stages
         for part in (part for stage in stages for part in stage):
             part._process = self
         self._stop_timeout = stop_timeout
+        self._hangup_stops = hangup_stops
         self._failure: BaseException | None = None
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._stopping = threading.Event()
@@ -89,8 +100,9 @@ class Process:
     def run(self) -> int:
         """Run to the end, in the main thread; return the exit code.
 
-        0 after SIGTERM or SIGINT, 1 when a part failed. Does not return when a part
-        outlives the stop: then the process ends here, with the same code.
+        0 after a signal, 1 when a part failed, 2 when one could not use an option.
+        Does not return when a part outlives the stop: then the process ends here,
+        with the same code.
         """
         _check_threading()
         self._wake_writer.setblocking(False)
@@ -137,7 +149,7 @@ class Process:
         while not self._stopping.is_set():
             select.select([self._wake_reader], [], [])
             for number in self._wake_reader.recv(64):
-                if number == signal.SIGHUP:
+                if number == signal.SIGHUP and not self._hangup_stops:
                     self._reset()
                 elif number:
                     LOG.info("Stopping on %s", signal.Signals(number).name)
@@ -184,7 +196,7 @@ class Process:
         else:
             LOG.error("Start failed unexpectedly", exc_info=self._failure)
             complain(f"unexpected {type(self._failure).__name__}, the log says more")
-        return 1
+        return _exit_code(self._failure)
 
 
 def command(main: Callable[[list[str]], int]) -> int:
@@ -195,14 +207,14 @@ def command(main: Callable[[list[str]], int]) -> int:
     """
     try:
         return main(sys.argv[1:])
-    except errors.ConfigurationError as exc:
-        complain(exc)
-        return 2
     except errors.MusterbookError as exc:
         complain(exc)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+        return _exit_code(exc)
+
+
+def _exit_code(failure: BaseException) -> int:
+    refused = isinstance(failure, errors.ConfigurationError)
+    return EXIT_USAGE if refused else EXIT_FAILED
 
 
 def complain(what: errors.MusterbookError | str) -> None:

@@ -4,12 +4,20 @@ Conductor and agent with embedded defaults: an SQLite file, in-process RPC and a
 group below one directory. The agent's calls go over RPC like any agent's.
 """
 
+from musterbook import entry
+
+if __name__ == "__main__":
+    entry.guard()  # before the imports that take seconds
+
 from collections.abc import Iterator
 import contextlib
+import itertools
 import pathlib
 import shutil
+import signal
 import sys
 import threading
+import uuid as uuidlib
 
 import fasteners
 from oslo_config import cfg
@@ -22,6 +30,7 @@ from compute_agent import agent
 from conductor import main as conductor_main
 from conductor import rpcapi as conductor_rpcapi
 from conductor.db import engine as db_engine
+from conductor.db import liveness
 from conductor.db import migration
 from musterbook import conf as conf_module
 from musterbook import context
@@ -47,7 +56,7 @@ _NEXT = (
 CLI_OPTS = [
     cfg.StrOpt(
         "state-dir",
-        default=platformdirs.user_state_dir("musterbook"),
+        default=platformdirs.user_state_dir("musterbook").replace("$", "$$"),
         sample_default="~/.local/state/musterbook",
         help="Directory for the database, the group and the log; made when missing. "
         "One process at a time uses it.",
@@ -72,6 +81,7 @@ class View(daemon.Part):
     ) -> None:
         self._conductor = conductor
         self._console = console
+        self._answered = True
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="view")
 
@@ -125,8 +135,13 @@ class View(daemon.Part):
                 context.service_context(), fleetview.COLUMNS, timeout=2.0
             )
         except errors.MusterbookError as exc:
-            LOG.warning("The view has no answer: %s", exc.message)
+            if self._answered and not self._stopping.is_set():
+                LOG.warning("The view has no answer: %s; trying again", exc.message)
+                self._answered = False
             return None
+        if not self._answered:
+            LOG.warning("The view has answers again")
+            self._answered = True
         return fleetview.nodes(answer)
 
 
@@ -134,16 +149,35 @@ def _state_dir(conf: cfg.ConfigOpts) -> pathlib.Path:
     return pathlib.Path(conf.state_dir).expanduser().absolute()
 
 
+def _escaped(value: str) -> str:
+    """Return a value so that oslo.config takes no $ in it for an option's name."""
+    return value.replace("$", "$$")
+
+
+def _literal(argv: list[str]) -> list[str]:
+    """Return the command line with the name of the state directory escaped.
+
+    What a shell left of a $ in it is part of the name.
+    """
+    flag = "--state-dir"
+    return [
+        _escaped(word) if word.startswith(f"{flag}=") or before == flag else word
+        for before, word in itertools.pairwise(["", *argv])
+    ]
+
+
 def _embed(conf: cfg.ConfigOpts) -> None:
     """Set the defaults that make one process of it; a configuration file wins."""
     state = _state_dir(conf)
-    conf.set_default("state_path", str(state))
+    conf.set_default("state_path", _escaped(str(state)))
     conf.set_default("transport_url", "inproc://")
-    conf.set_default("connection", f"sqlite:///{state}/musterbook.sqlite", "database")
-    conf.set_default("servicegroup_tooz_url", group_url.file_url(str(state / "groups")))
+    database = db_engine.sqlite_url(state / "musterbook.sqlite")
+    conf.set_default("connection", _escaped(database), "database")
+    groups = group_url.file_url(str(state / "groups"))
+    conf.set_default("servicegroup_tooz_url", _escaped(groups))
     conf.set_default("ping_timeout", 0.5, "conductor")
     conf.set_default("poll_interval", 0.25, "conductor")
-    conf.set_default("log_file", str(state / "musterbook.log"))
+    conf.set_default("log_file", _escaped(str(state / "musterbook.log")))
     conf.set_default("use_stderr", False)
 
 
@@ -171,18 +205,51 @@ def _owned(state: pathlib.Path) -> Iterator[None]:
         lock.release()
 
 
-def _parts(conf: cfg.ConfigOpts, transport: rpc.Transport) -> list[list[daemon.Part]]:
-    # The directory is ours alone: what an earlier process left in the group is
-    # stale, and its lease may be taken on at once under the same name.
+def _take_over(conf: cfg.ConfigOpts, records: liveness.LivenessStore) -> str:
+    """Return a new name to hold the leader's lease under, unlike any other process's.
+
+    The directory is ours alone, so that whoever used it before is dead: a lease that it
+    left behind is given up, instead of waited for.
+
+    :raises ConfigurationError: the directory can't be written
+    """
+    note = _state_dir(conf) / "lease-owner"
+    owner = f"{conf.host}/{uuidlib.uuid4()}"
+    try:
+        if note.exists():
+            records.release(liveness.LEASE, note.read_text(encoding="utf-8"))
+        fresh = note.with_suffix(".new")
+        fresh.write_text(owner, encoding="utf-8")
+        fresh.replace(note)
+    except (OSError, UnicodeDecodeError) as exc:
+        raise errors.ConfigurationError(
+            option="state-dir", reason=f"can't use {note} ({type(exc).__name__})"
+        ) from None
+    return owner
+
+
+def _closed_with_terminal() -> bool:
+    """Return whether SIGHUP means that the terminal we show the fleet on was closed.
+
+    Not so for one who asked, as nohup does, to be left alone.
+    """
+    return sys.stdout.isatty() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+
+
+def _parts(
+    conf: cfg.ConfigOpts, transport: rpc.Transport, owner: str
+) -> list[list[daemon.Part]]:
+    # The directory is ours alone: what an earlier process left in the group is stale.
     shutil.rmtree(_state_dir(conf) / "groups", ignore_errors=True)
-    conductor = conductor_main.build(conf, transport, owner=PROG)
+    group = factory.prepare(conf)
+    conductor = conductor_main.build(conf, transport, owner)
     conductor_api = conductor_rpcapi.ConductorAPI(transport, conf.rpc_response_timeout)
     base.MusterObject.indirection_api = conductor_api
     one_agent = agent.Agent(
         conf,
         transport,
         lambda member: factory.make_driver(conf, member),
-        factory.beat_interval(conf.report_interval, factory.check(conf).member_timeout),
+        factory.beat_interval(conf.report_interval, group.member_timeout),
     )
     return [conductor, [one_agent], [View(conductor_api, rich_console.Console())]]
 
@@ -190,7 +257,7 @@ def _parts(conf: cfg.ConfigOpts, transport: rpc.Transport) -> list[list[daemon.P
 def run(argv: list[str]) -> int:
     """Load the configuration, build the parts, run them; return the exit code."""
     conf = conf_module.load(
-        argv,
+        _literal(argv),
         PROG,
         prepare=conductor_main.PREPARE,
         cli=CLI_OPTS,
@@ -201,19 +268,24 @@ def run(argv: list[str]) -> int:
         logs.setup(conf)
         engine = db_engine.from_conf(conf)
         migration.sync(engine)
+        owner = _take_over(conf, liveness.LivenessStore(engine))
         engine.dispose()
         transport = rpc.make_transport(conf)
         try:
-            parts = _parts(conf, transport)
-            return daemon.Process(parts, STOP_TIMEOUT).run()
+            process = daemon.Process(
+                _parts(conf, transport, owner),
+                STOP_TIMEOUT,
+                hangup_stops=_closed_with_terminal(),
+            )
+            return process.run()
         finally:
             transport.cleanup()
 
 
-def main() -> None:
-    """Run the command."""
-    sys.exit(daemon.command(run))
+def main() -> int:
+    """Run the command and return its exit code."""
+    return daemon.command(run)
 
 
 if __name__ == "__main__":
-    main()
+    entry.leave(main())

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import os
 import pathlib
 from typing import Any
+from urllib import parse
 
 from oslo_config import cfg
 from oslo_db import options as oslo_options
@@ -82,6 +83,12 @@ def from_conf(conf: cfg.ConfigOpts, statement_seconds: int = 30) -> sa.Engine:
     return make_engine(url, statement_seconds=statement_seconds, **values)
 
 
+def sqlite_url(path: pathlib.Path) -> str:
+    """Return the URL of a file, whatever characters its name has."""
+    # SQLAlchemy 2.1 decodes the name, and encodes less of it than _parse() asks for.
+    return f"sqlite:///{parse.quote(str(path))}"
+
+
 def make_engine(
     url: str | None, *, statement_seconds: int = 30, **options: Any
 ) -> sa.Engine:
@@ -116,7 +123,7 @@ def _parse(url: str | None) -> sa.URL:
             "is not set; for instance mysql+pymysql://user:password@host/musterbook"
         )
     if any(c.isspace() or not c.isprintable() for c in url):
-        raise _refused("has a space or a control character in it")
+        raise _refused("has a space or a control character in it (write %20)")
     try:
         parsed = sa.make_url(url)
         port = parsed.port

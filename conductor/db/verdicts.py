@@ -117,13 +117,18 @@ class VerdictStore:
 
         return retry.run(self._engine, work, again_on_duplicate=True)
 
-    def release(self, name: str, owner: str, term: int) -> None:
-        """Give a lease up, if it's still ours in this term."""
+    def release(self, name: str, owner: str, term: int | None = None) -> None:
+        """Give a lease up, if it's still this owner's.
+
+        :param term: and of this term; None: whichever, for an owner that is dead
+        """
         statement = (
             _L.update()
-            .where(_L.c.name == name, _L.c.owner == owner, _L.c.term == term)
+            .where(_L.c.name == name, _L.c.owner == owner)
             .values(owner="", expires_at=types.now())
         )
+        if term is not None:
+            statement = statement.where(_L.c.term == term)
         retry.run(self._engine, lambda c: c.execute(statement))
 
     def outlook(self, name: str) -> Outlook:

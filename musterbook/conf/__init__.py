@@ -8,20 +8,25 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import math
 import types
 from typing import Any
 
 from oslo_config import cfg
+from oslo_config import iniparser
 
 from musterbook import errors
 from musterbook import names
 from musterbook.conf import base
+from musterbook.conf import bounds
 from musterbook.conf import compute
 from musterbook.conf import conductor
 from musterbook.conf import servicegroup
 
 PROJECT = "musterbook"
+_HIDDEN = "has a value that can't be used (not shown, as it may be secret)"
+#: What reading an option that exists raises for a $name in its value that doesn't,
+#: that is a group, or that leads back to itself.
+_NOT_SUBSTITUTED = (cfg.TemplateSubstitutionError, cfg.NoSuchOptError, RecursionError)
 SECTIONS: tuple[types.ModuleType, ...] = (base, servicegroup, compute, conductor)
 
 
@@ -82,8 +87,11 @@ def load(
         ) from None
     except cfg.ConfigFileParseError as exc:
         raise errors.ConfigurationError(
-            option="config-file",
-            reason=errors.one_line(f"{exc.config_file}: {exc.msg}"),
+            option="config-file", reason=f"{exc.config_file}{_where(exc)}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise errors.ConfigurationError(
+            option="config-file", reason=f"a file can't be read ({_why(exc)})"
         ) from None
     except cfg.Error as exc:
         raise errors.ConfigurationError(
@@ -100,27 +108,52 @@ def check(conf: cfg.ConfigOpts) -> None:
 
     :raises ConfigurationError: for the first value that can't be used
     """
-    _read_all(conf, "")
+    _read_all(conf, conf, "")
     try:
         names.check(conf.host, "option host")
     except errors.InvalidName as exc:
         raise errors.ConfigurationError(exc.message, option="host") from None
 
 
-def _read_all(holder: Mapping[str, Any], group: str) -> None:
+def _read_all(conf: cfg.ConfigOpts, holder: Mapping[str, Any], group: str) -> None:
     for name in holder:
-        label = f"[{group}]{name}" if group else name
+        value = None
         try:
             value = holder[name]
-            if isinstance(value, float) and not math.isfinite(value):
-                # No comparison with NaN is true: it passes oslo.config's bounds.
-                raise ValueError("is not a finite number")
+            reason = bounds.fault(group, name, value)
+        except _NOT_SUBSTITUTED:
+            # What oslo.config says shows what follows the $.
+            reason = "has a $ in it, write $$ for one"
         except (cfg.Error, ValueError) as exc:
-            raise errors.ConfigurationError(option=label, reason=_reason(exc)) from None
+            reason = _HIDDEN if _is_secret(conf, group, name) else _reason(exc)
+        if reason is not None:
+            label = f"[{group}]{name}" if group else name
+            raise errors.ConfigurationError(option=label, reason=reason)
         if isinstance(value, Mapping):
-            _read_all(value, name)
+            _read_all(conf, value, name)
+
+
+def _is_secret(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
+    """Return whether an option, also of a library, says that its value is secret."""
+    # oslo.config has no public way to an option that is registered already.
+    found = conf._get_opt_info(name, group or None)
+    return bool(found["opt"].secret)
 
 
 def _reason(exc: Exception) -> str:
     """Return why oslo.config refused a value, without where it found it."""
     return errors.one_line(str(exc).rpartition("is not valid: ")[2] or str(exc))
+
+
+def _where(exc: cfg.ConfigFileParseError) -> str:
+    """Return the place of a mistake in a file, and not its line: it may be secret."""
+    found = exc.__context__
+    if isinstance(found, iniparser.ParseError):
+        return f", line {found.lineno}: {errors.one_line(found.msg)}"
+    return " is not a configuration file"
+
+
+def _why(exc: OSError | UnicodeDecodeError) -> str:
+    if isinstance(exc, OSError):
+        return f"{exc.filename}: {exc.strerror}"
+    return f"it is not {exc.encoding}"

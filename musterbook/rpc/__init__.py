@@ -7,6 +7,7 @@ happens on either side becomes an error of ours too, without a traceback.
 """
 
 from musterbook.rpc.client import Client
+from musterbook.rpc.reach import wait_for_broker
 from musterbook.rpc.serializer import ContextSerializer
 from musterbook.rpc.server import exposed
 from musterbook.rpc.server import Server
@@ -24,4 +25,5 @@ __all__ = [
     "exposed",
     "make_transport",
     "register_options",
+    "wait_for_broker",
 ]

@@ -3,10 +3,12 @@
 Each class says which fault it is for; all were seen against RabbitMQ 3.10.
 """
 
+from collections.abc import Callable
 import functools
 from typing import Any
 from urllib import parse
 
+from kombu import exceptions as kombu_exceptions
 import oslo_messaging
 from oslo_messaging._drivers import amqpdriver
 from oslo_messaging._drivers import common
@@ -17,11 +19,17 @@ from oslo_utils import netutils
 # up to every 5 s, which is how long stop() then took.
 _MAX_POLL = 0.5
 
-_BROKER_FAULTS = (
+# Seconds for one host to take a connection, and again for it to let us in.
+_PROBE_SECONDS = 3
+
+# What is raised when the broker is absent, lost or refuses.
+BROKER_FAULTS = (
     OSError,
-    impl_rabbit.kombu.exceptions.KombuError,
+    kombu_exceptions.KombuError,
     impl_rabbit.amqp_ex.AMQPError,
 )
+# A broker that is there does not let this user in, or not into this virtual host.
+REFUSED = (impl_rabbit.amqp_ex.AccessRefused, impl_rabbit.amqp_ex.NotAllowed)
 
 
 class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped base
@@ -38,7 +46,7 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped b
         """
         try:
             return super().send(target, *args, **kwargs)
-        except _BROKER_FAULTS as exc:
+        except BROKER_FAULTS as exc:
             name = type(exc).__name__
         raise oslo_messaging.MessageDeliveryFailure(f"the broker is lost ({name})")
 
@@ -79,6 +87,52 @@ class _Connection(impl_rabbit.Connection):  # type: ignore[misc]  # untyped base
         name = netutils.escape_ipv6(host.hostname) or default_hostname
         path = quote(url.virtual_host or "")
         return f"amqp://{user}:{password}@{name}:{host.port or 5672}/{path}"
+
+
+class Probe(_Connection):
+    """Connects as the driver does, but once, within a time, and only when told to.
+
+    One thread uses it.
+
+    :param stopping: asked between two hosts whether to go on
+    :raises RuntimeError: an option of the driver can't be used
+    """
+
+    def __init__(self, conf: Any, url: Any, stopping: Callable[[], bool]) -> None:
+        super().__init__(conf, url, common.PURPOSE_LISTEN)
+        self._hosts = max(1, len(url.hosts))
+        self._stopping = stopping
+        self.connection.connect_timeout = _PROBE_SECONDS
+
+    @property
+    def address(self) -> str:
+        """The host and port that was tried last."""
+        host = netutils.escape_ipv6(self.connection.hostname)
+        return f"{host}:{self.connection.port}"
+
+    def ensure_connection(self) -> None:
+        """Do nothing yet: the original connects, for ever, as soon as it is made."""
+
+    def connect(self) -> None:
+        """Try each host once.
+
+        :raises Exception: one of BROKER_FAULTS, from the last host that was tried
+        """
+        self.connection.ensure_connection(
+            errback=self._before_next_host,
+            max_retries=self._hosts - 1,
+            reraise_as_library_errors=False,
+        )
+
+    def close(self) -> None:
+        """Disconnect; waits a moment at most for the broker to agree."""
+        if self.connection.connected:
+            self.connection.connection.sock.settimeout(_PROBE_SECONDS)
+        self.connection.release()
+
+    def _before_next_host(self, exc: Exception, _interval: float) -> None:
+        if self._stopping():
+            raise exc
 
 
 class _Listener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]  # untyped base

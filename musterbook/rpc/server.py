@@ -76,7 +76,10 @@ class Server:
         )
 
     def start(self) -> None:
-        """Listen. Over RabbitMQ this waits for the broker, for as long as it takes."""
+        """Listen. Over RabbitMQ this waits for the broker, for as long as it takes.
+
+        Nothing ends that waiting; rpc.wait_for_broker() does it so that it can end.
+        """
         self._started = True
         self._server.start()
 

@@ -83,18 +83,21 @@ def register_options(conf: cfg.ConfigOpts) -> None:
         conf.register_opts(options, group=group)
 
 
-def make_transport(conf: cfg.ConfigOpts) -> Transport:
+def make_transport(conf: cfg.ConfigOpts, *, to_others: bool = False) -> Transport:
     """Return a transport for the option transport_url; nothing is connected yet.
 
     Make it in the process that uses it: it doesn't survive a fork.
 
     :param conf: a ConfigOpts, also a private one; oslo.messaging's options are
         registered on it
+    :param to_others: other processes have to be reached by it: refuse inproc://
     :raises ConfigurationError: for a URL that can't be used; says why and shows
         nothing of it
     """
     register_options(conf)
     reason = fault(conf.transport_url)
+    if reason is None and to_others and _is_inproc(conf.transport_url):
+        reason = f"inproc:// reaches nobody outside this process; {_EXAMPLE}"
     transport = None
     if reason is None:
         try:
@@ -146,6 +149,10 @@ def fault(url: object) -> str | None:
     if scheme == "inproc":
         return _inproc_fault(parts)
     return _rabbit_fault(parts)
+
+
+def _is_inproc(url: str) -> bool:
+    return url.lower().startswith("inproc:")
 
 
 def _inproc_fault(parts: parse.SplitResult) -> str | None:

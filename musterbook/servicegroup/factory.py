@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Mapping
+import os
 
 from oslo_config import cfg
 
@@ -34,6 +35,35 @@ def check(conf: cfg.ConfigOpts) -> group_url.GroupURL:
             f"{timeout:g} s: a host would be down before it could be missed",
         )
     return url
+
+
+def prepare(conf: cfg.ConfigOpts) -> group_url.GroupURL:
+    """Check as check() does, and what only a process that will use the group can.
+
+    A group in files has its directory afterwards; nothing is connected.
+
+    :returns: the group URL, read
+    :raises ConfigurationError: as check(), a client isn't installed, or the directory
+        can't be made or written
+    """
+    url = check(conf)
+    tooz_driver.ToozDriver(url, "nobody")
+    if url.scheme == "file":
+        _make_directory(url.target.path)
+    return url
+
+
+def _make_directory(path: str) -> None:
+    reason = None
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as exc:
+        reason = f"{path} can't be made: {exc.strerror}"
+    else:
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            reason = f"{path} can't be written"
+    if reason is not None:
+        raise errors.ConfigurationError(option="servicegroup_tooz_url", reason=reason)
 
 
 def make_driver(conf: cfg.ConfigOpts, member: str) -> driver.GroupDriver:

@@ -51,3 +51,8 @@ def test_every_entry_chooses_native_threads(module: str) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert run.stdout.strip() == "BackendType.THREADING"
+
+
+def test_a_command_sets_its_signals_before_it_loads_what_takes_long() -> None:
+    heavy = {"oslo_config", "oslo_log", "oslo_messaging", "rich", "stevedore", *SQL}
+    assert not loaded("musterbook.entry") & heavy

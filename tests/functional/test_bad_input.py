@@ -5,6 +5,7 @@ Cases A-LIV-5, A-CFG-1 and A-CFG-2 for what exists.
 
 from collections.abc import Iterator
 from collections.abc import Mapping
+import os
 import pathlib
 import time
 from typing import Any
@@ -151,6 +152,12 @@ def test_a_host_name_that_is_allowed_comes_back_as_given(
         ({"transport_url": f"rabbit://u:{ENCODED}@/"}, ["transport_url"]),
         ({"transport_url": "rabbit://u h/"}, ["transport_url"]),
         ({"transport_url": ""}, ["transport_url"]),
+        ({"transport_url": "rabbit://u:CAN$ARY@h/"}, ["transport_url", "$$"]),
+        ({"database/connection": "mysql://u:CAN$ARY@h/d"}, ["connection", "$$"]),
+        ({"servicegroup_tooz_url": "file:///proc/nope"}, ["servicegroup_tooz_url"]),
+        ({"executor_thread_pool_size": 0}, ["executor_thread_pool_size"]),
+        ({"graceful_shutdown_timeout": -1}, ["graceful_shutdown_timeout"]),
+        ({"rpc_response_timeout": 0}, ["rpc_response_timeout"]),
         (
             {"database/connection": f"mysqll://u:{ENCODED}@h/d"},
             ["[database]connection"],
@@ -180,6 +187,46 @@ def test_a_daemon_without_configuration(tmp_path: pathlib.Path, module: str) -> 
     path = config(tmp_path, {"host": "h1"})
     line = refused(lab.Process(tmp_path, "d", module, "--config-file", path))
     assert "transport_url" in line or "servicegroup_tooz_url" in line
+
+
+DAEMONS = ["conductor.main", "compute_agent.main"]
+
+
+def daemon(folder: pathlib.Path, module: str, **values: str) -> lab.Process:
+    settled = {
+        "host": "h1",
+        "transport_url": f"rabbit://u:{ENCODED}@127.0.0.1:1/",
+        "servicegroup_tooz_url": f"file://{folder}/groups",
+        "database/connection": f"sqlite:///{folder}/some.sqlite",
+        **values,
+    }
+    return lab.Process(folder, "d", module, "--config-file", config(folder, settled))
+
+
+@pytest.mark.parametrize("module", DAEMONS)
+def test_a_daemon_whose_transport_reaches_nobody(
+    tmp_path: pathlib.Path, module: str
+) -> None:
+    process = daemon(tmp_path, module, transport_url="inproc://")
+    refused(process, "transport_url", "inproc", "rabbit://")
+
+
+@pytest.mark.parametrize("module", DAEMONS)
+def test_a_group_in_a_directory_that_can_not_be(
+    tmp_path: pathlib.Path, module: str
+) -> None:
+    process = daemon(tmp_path, module, servicegroup_tooz_url="file:///proc/nope")
+    refused(process, "servicegroup_tooz_url", "/proc/nope")
+
+
+@pytest.mark.parametrize("module", DAEMONS)
+def test_a_group_whose_client_is_not_installed(
+    tmp_path: pathlib.Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kazoo.py").write_text("raise ImportError('gone', name='kazoo')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    process = daemon(tmp_path, module, servicegroup_tooz_url="kazoo://127.0.0.1")
+    refused(process, "servicegroup_tooz_url", "musterbook[zookeeper]")
 
 
 def test_a_file_that_is_not_there(tmp_path: pathlib.Path) -> None:
@@ -228,7 +275,7 @@ def test_an_empty_database_under_a_conductor(tmp_path: pathlib.Path) -> None:
     path = config(
         tmp_path,
         {
-            "transport_url": "inproc://",
+            "transport_url": "rabbit://u:p@127.0.0.1:1/",
             "servicegroup_tooz_url": f"file://{tmp_path}/groups",
             "database/connection": f"sqlite:///{tmp_path}/empty.sqlite",
             "use_stderr": "false",
@@ -248,7 +295,7 @@ def test_a_database_that_refuses_the_password(
     path = config(
         tmp_path,
         {
-            "transport_url": "inproc://",
+            "transport_url": "rabbit://u:p@127.0.0.1:1/",
             "servicegroup_tooz_url": f"file://{tmp_path}/groups",
             "database/connection": shown.replace("%", "%%"),
             "use_stderr": "false",

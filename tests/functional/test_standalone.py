@@ -15,10 +15,15 @@ import sqlite3
 import subprocess
 import sys
 import time
+from typing import Any
 
 import psutil
 import pytest
+from rich import console as rich_console
 
+from musterbook import errors
+from musterbook import fleetview
+from musterbook import standalone as standalone_module
 from tests import util
 from tests.functional import lab
 
@@ -131,6 +136,53 @@ def test_killed_it_comes_back_as_the_same_node(standalone: Standalone) -> None:
     assert standalone.identity() == identity
 
 
+def test_two_on_one_database_have_one_leader(
+    tmp_path: pathlib.Path, mariadb_url: str
+) -> None:
+    config = tmp_path / "shared.conf"
+    config.write_text(
+        f"[DEFAULT]\nservicegroup_tooz_url = file://{tmp_path}/groups\n"
+        f"[database]\nconnection = {mariadb_url}\n"
+    )
+    books = [Standalone(tmp_path / name) for name in ("a", "b")]
+    try:
+        for book in books:
+            book.folder.mkdir()
+            run = book.start(f"--host={book.folder.name}", "--config-file", str(config))
+            book.wait_up(run)
+        said = [book.log().count("Leading with term") for book in books]
+        assert said == [1, 0]
+        # Killed, the leader leads again at once: nobody else took its lease.
+        books[0].runs[0].kill()
+        books[0].start("--host=a", "--config-file", str(config))
+        util.wait_until(lambda: "Leading with term 2" in books[0].log(), 12)
+        assert "Leading with term" not in books[1].log()
+    finally:
+        for book in books:
+            for run in book.runs:
+                run.kill()
+                print(run.output(), run.errors())
+
+
+ODD = "my state #1 100% $HOME ?x &é"
+
+
+@pytest.mark.parametrize("spelled", ["--state-dir", "--state-dir="])
+def test_a_directory_of_any_name(tmp_path: pathlib.Path, spelled: str) -> None:
+    state = tmp_path / ODD
+    words = [spelled, str(state)] if spelled[-1] != "=" else [f"{spelled}{state}"]
+    run = lab.Process(tmp_path, "run", "musterbook.standalone", *words)
+    try:
+        util.wait_until(lambda: "state=up" in run.output(), START)
+        assert run.stop() == 0
+        assert run.errors() == ""
+    finally:
+        run.kill()
+    assert {path.name for path in tmp_path.iterdir()} == {ODD, "run.out", "run.err"}
+    found = {path.name for path in state.iterdir()}
+    assert {"musterbook.sqlite", "musterbook.log", "groups"} <= found
+
+
 def test_two_on_one_directory(standalone: Standalone) -> None:
     first = standalone.start()
     standalone.wait_up(first)
@@ -184,6 +236,62 @@ def test_a_live_table_on_a_terminal(standalone: Standalone) -> None:
         run.kill()
         run.wait(30)
         os.close(leader)
+
+
+# A closed terminal sends SIGHUP to those it controls.
+OWNS_ITS_TERMINAL = """
+import fcntl, runpy, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+runpy.run_module("musterbook.standalone", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_it_ends_with_its_terminal(standalone: Standalone) -> None:
+    leader, follower = pty.openpty()
+    run = subprocess.Popen(
+        [
+            *(sys.executable, "-c", OWNS_ITS_TERMINAL),
+            *("--state-dir", str(standalone.state)),
+        ],
+        cwd=lab.ROOT,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        start_new_session=True,
+    )
+    os.close(follower)
+    screen = Screen(leader)
+    try:
+        util.wait_until(lambda: "vCPUs" in screen.text(), START)
+        os.close(leader)
+        util.wait_until(lambda: run.poll() is not None, 10, "the end")
+    finally:
+        run.kill()
+        run.wait(30)
+    assert "Stopping on SIGHUP" in standalone.log()
+    assert "Traceback" not in standalone.log()
+
+
+def test_the_view_says_when_answers_stop_and_come(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gone = errors.ConductorUnavailable(method="get_fleet", seconds=2)
+    empty: object = {"columns": {name: [] for name in fleetview.COLUMNS}}
+    answers: list[object] = [gone, gone, empty, gone, empty]
+
+    class Conductor:
+        def get_fleet(self, *_: object, **__: object) -> object:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    made: Any = Conductor()
+    view = standalone_module.View(made, rich_console.Console())
+    for _ in range(5):
+        view._ask()
+    said = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert said == ["The view has no answer", "The view has answers again"] * 2
 
 
 class Screen:

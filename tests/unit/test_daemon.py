@@ -181,6 +181,32 @@ def test_a_start_that_fails_ends_the_process(
     assert [line for line in lines if line.startswith(said)]
 
 
+def test_an_option_that_a_part_can_not_use(tmp_path: pathlib.Path) -> None:
+    child = Child(
+        tmp_path,
+        """
+        def fail():
+            raise errors.ConfigurationError(option="transport_url", reason="no")
+        sys.exit(daemon.Process([[Part("a", start=fail)]], 10).run())
+        """,
+    )
+    assert child.popen.wait(30) == 2
+    assert child.lines()[-1] == "child.py: option transport_url: no"
+
+
+def test_a_hangup_stops_who_asked_for_it(tmp_path: pathlib.Path) -> None:
+    child = Child(
+        tmp_path,
+        """
+        process = daemon.Process([[Part("a")]], 10, hangup_stops=True)
+        sys.exit(process.run())
+        """,
+    )
+    child.wait_line("start a")
+    assert child.end(signal.SIGHUP) == 0
+    assert child.lines()[1:] == ["stop a", "stopped a"]
+
+
 def test_errors_become_one_line_and_a_code(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,65 @@
+"""Where the commands begin: signals first, then what takes seconds to import.
+
+Only the standard library is imported here. From guard() until a daemon.Process takes
+the signals over, SIGTERM and SIGINT end the process at once and without a word:
+nothing is served yet, and whatever is under way (a migration) survives kill -9, too.
+"""
+
+import importlib
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+#: Exit code of a command that was told to stop before it was done.
+INTERRUPTED = 130
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def guard(code: int = 0) -> None:
+    """Let SIGTERM and SIGINT end the process with this exit code from now on.
+
+    Belongs to the main thread of a command, before its other imports.
+    """
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        # Not SystemExit: raised in the middle of an import it can be swallowed, or
+        # shown as a traceback.
+        os._exit(code)
+
+    for number in _SIGNALS:
+        signal.signal(number, end)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with this exit code, which no signal changes any more."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
+
+
+def compute() -> None:
+    """Run musterbook-compute."""
+    _run("compute_agent.main")
+
+
+def conductor() -> None:
+    """Run musterbook-conductor."""
+    _run("conductor.main")
+
+
+def manage() -> None:
+    """Run musterbook-manage; interrupted, it has not done what it was asked."""
+    _run("conductor.manage", INTERRUPTED)
+
+
+def standalone() -> None:
+    """Run musterbook-standalone."""
+    _run("musterbook.standalone")
+
+
+def _run(root: str, code: int = 0) -> None:
+    guard(code)
+    # By its name: nobody imports a composition root.
+    leave(importlib.import_module(root).main())
