@@ -82,6 +82,13 @@ setuptools.setup(
         ],
         "oslo.config.opts": [
             "musterbook = musterbook.conf:list_opts",
+            # What the samples in etc/musterbook are made of.
+            "musterbook.compute = musterbook.conf:list_compute_opts",
+            "musterbook.conductor = musterbook.conf:list_conductor_opts",
+            "musterbook.database = conductor.db.engine:list_opts",
+            "musterbook.log = musterbook.logs:list_opts",
+            "musterbook.process = musterbook.daemon:list_opts",
+            "musterbook.rpc = musterbook.rpc:list_opts",
         ],
         "oslo.messaging.drivers": [
             "inproc = musterbook.inproc:InProcessDriver",

@@ -40,6 +40,17 @@ def register_options(conf: cfg.ConfigOpts) -> None:
         conf.register_opts(opts, group=group)
 
 
+def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
+    """Return those of oslo.service's options that are heeded here, for the samples."""
+    honoured = [
+        opt
+        for _, opts in service.list_opts()
+        for opt in opts
+        if opt.dest == "graceful_shutdown_timeout"
+    ]
+    return [(None, honoured)]
+
+
 class Part:
     """One part of a process; what oslo.service calls a service.
 

@@ -1,8 +1,10 @@
 """Logging, by oslo.log."""
 
 import logging as pylogging
+from typing import Any
 
 from oslo_config import cfg
+from oslo_log import _options
 from oslo_log import formatters
 from oslo_log import log as logging
 
@@ -42,14 +44,31 @@ _FORMAT = (
 )
 
 
+_DEFAULTS: dict[str, Any] = {
+    "default_log_levels": list(_QUIET),
+    "logging_context_format_string": _FORMAT,
+    "logging_debug_format_suffix": "",
+    # oslo.log's own default logs nowhere as long as nothing is configured.
+    "use_stderr": True,
+}
+
+
 def register_options(conf: cfg.ConfigOpts) -> None:
     """Register oslo.log's options; they are on the command line, too."""
     logging.register_options(conf)
-    conf.set_default("default_log_levels", list(_QUIET))
-    conf.set_default("logging_debug_format_suffix", "")
-    # oslo.log's own default logs nowhere as long as nothing is configured.
-    conf.set_default("use_stderr", True)
-    conf.set_default("logging_context_format_string", _FORMAT)
+    for name, value in _DEFAULTS.items():
+        conf.set_default(name, value)
+
+
+def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
+    """Return oslo.log's options with our defaults, for the samples."""
+    listed = []
+    for group, opts in _options.list_opts():  # copies
+        cfg.set_defaults(opts, **_DEFAULTS)
+        # Belongs to oslo.log's marks of deprecation; we use none of them.
+        unused = {"fatal_deprecations"}
+        listed.append((group, [opt for opt in opts if opt.dest not in unused]))
+    return listed
 
 
 def setup(conf: cfg.ConfigOpts) -> None:

@@ -22,6 +22,7 @@ from musterbook.conf import compute
 from musterbook.conf import conductor
 from musterbook.conf import servicegroup
 
+Groups = list[tuple[str | None, list[cfg.Opt]]]
 PROJECT = "musterbook"
 _HIDDEN = "has a value that can't be used (not shown, as it may be secret)"
 #: What reading an option that exists raises for a $name in its value that doesn't,
@@ -30,12 +31,25 @@ _NOT_SUBSTITUTED = (cfg.TemplateSubstitutionError, cfg.NoSuchOptError, Recursion
 SECTIONS: tuple[types.ModuleType, ...] = (base, servicegroup, compute, conductor)
 
 
-def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
+def list_opts() -> Groups:
     """Return every option of ours by group, for oslo.config's generator."""
+    return _merged(group for section in SECTIONS for group in section.GROUPS)
+
+
+def list_conductor_opts() -> Groups:
+    """Return what of ours a conductor reads, for its sample."""
+    return _merged([*base.GROUPS, *servicegroup.GROUPS, *conductor.GROUPS])
+
+
+def list_compute_opts() -> Groups:
+    """Return what of ours a compute agent reads, for its sample."""
+    return _merged([*base.GROUPS, (None, servicegroup.OPTS), *compute.GROUPS])
+
+
+def _merged(groups: Iterable[tuple[str | None, Sequence[cfg.Opt]]]) -> Groups:
     merged: dict[str | None, list[cfg.Opt]] = {}
-    for section in SECTIONS:
-        for group, opts in section.GROUPS:
-            merged.setdefault(group, []).extend(opts)
+    for group, opts in groups:
+        merged.setdefault(group, []).extend(opts)
     return list(merged.items())
 
 

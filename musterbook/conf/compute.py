@@ -1,5 +1,7 @@
 """[DEFAULT] and [inventory*]: what a compute agent reports and how often."""
 
+from collections.abc import Sequence
+
 from oslo_config import cfg
 
 # What the database's INTEGER holds.
@@ -128,7 +130,7 @@ FAKE_OPTS = [
     ),
 ]
 
-GROUPS = [
+GROUPS: list[tuple[str | None, Sequence[cfg.Opt]]] = [
     (None, OPTS),
     ("inventory", INVENTORY_OPTS),
     ("inventory_host", HOST_OPTS),

@@ -39,6 +39,10 @@ OPTS = [
         "forgives longer outages and delays evacuation. Must be longer than the "
         "member timeout.",
     ),
+]
+
+# Only the conductors look for a mass loss.
+MASS_LOSS_OPTS = [
     cfg.IntOpt(
         "mass_loss_minimum",
         default=5,
@@ -64,4 +68,4 @@ OPTS = [
         "delays action after a real loss of power.",
     ),
 ]
-GROUPS = [(None, OPTS)]
+GROUPS = [(None, OPTS), (None, MASS_LOSS_OPTS)]

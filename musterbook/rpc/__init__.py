@@ -11,6 +11,7 @@ from musterbook.rpc.reach import wait_for_broker
 from musterbook.rpc.serializer import ContextSerializer
 from musterbook.rpc.server import exposed
 from musterbook.rpc.server import Server
+from musterbook.rpc.transport import list_opts
 from musterbook.rpc.transport import make_transport
 from musterbook.rpc.transport import OPTS
 from musterbook.rpc.transport import register_options
@@ -23,6 +24,7 @@ __all__ = [
     "Server",
     "Transport",
     "exposed",
+    "list_opts",
     "make_transport",
     "register_options",
     "wait_for_broker",

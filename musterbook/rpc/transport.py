@@ -29,6 +29,12 @@ OPTS: list[tuple[str | None, Sequence[cfg.Opt]]] = [
 # By the URL's scheme: the transports that RPC is known to work over.
 _DRIVERS = {"rabbit": rabbit.RabbitDriver, "inproc": inproc.InProcessDriver}
 _EXAMPLE = "for instance rabbit://user:password@192.0.2.1:5672/"
+_SAMPLES = {
+    # The library's default, rabbit://, is refused: it names no broker.
+    "transport_url": "rabbit://musterbook:secret@controller:5672/",
+    "hostname": "<this machine's host name>",
+    "processname": "<the command's name>",
+}
 _ENCODE = "percent-encode special characters in user and password"
 _HOSTNAME = re.compile(r"[A-Za-z0-9._-]{1,255}", re.ASCII)
 
@@ -81,6 +87,28 @@ def register_options(conf: cfg.ConfigOpts) -> None:
     """Register what oslo.messaging reads; doing it twice is harmless."""
     for group, options in OPTS:
         conf.register_opts(options, group=group)
+
+
+def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
+    """Return those of oslo.messaging's options that an operator may set.
+
+    For the samples: no driver but RabbitMQ's, no notifications, nothing that the
+    library is about to drop or, like rpc_ping_enabled, reads from the global
+    configuration only.
+    """
+    listed = []
+    for group, opts in oslo_opts.list_opts():  # copies
+        if group not in {None, "oslo_messaging_rabbit"}:
+            continue
+        for opt in opts:
+            opt.sample_default = _SAMPLES.get(opt.dest, opt.sample_default)
+        useful = [
+            opt
+            for opt in opts
+            if not opt.deprecated_for_removal and opt.dest != "rpc_ping_enabled"
+        ]
+        listed.append((group, useful))
+    return listed
 
 
 def make_transport(conf: cfg.ConfigOpts, *, to_others: bool = False) -> Transport:

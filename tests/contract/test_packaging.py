@@ -1,4 +1,4 @@
-"""What the wheel contains, and that every import is declared and needed."""
+"""What is packed, and that every import is declared and needed."""
 
 import ast
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 from packaging import requirements
@@ -28,19 +29,18 @@ LOADED_BY_OTHERS = {
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Build the wheel from a copy of what git tracks; no network is needed."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Build wheel and source archive from a copy of the tree, without network."""
     source = tmp_path_factory.mktemp("source")
-    for name in ("setup.py", "pyproject.toml", "README.md"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "MANIFEST.in"):
         shutil.copy(ROOT / name, source)
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package)
-    # What must not be packed along.
-    shutil.copytree(ROOT / "tests", source / "tests")
-    out = tmp_path_factory.mktemp("wheel")
+    # The tests must not be packed along.
+    for folder in (*PACKAGES, "etc", "tests"):
+        shutil.copytree(ROOT / folder, source / folder)
+    out = tmp_path_factory.mktemp("built")
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "build", "--wheel", "--no-isolation"),
+            *(sys.executable, "-m", "build", "--wheel", "--sdist", "--no-isolation"),
             *("--outdir", out, source),
         ],
         capture_output=True,
@@ -48,8 +48,26 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = out.glob("*.whl")
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(built: pathlib.Path) -> zipfile.ZipFile:
+    (path,) = built.glob("*.whl")
     return zipfile.ZipFile(path)
+
+
+def test_the_source_archive_has_samples_and_units(built: pathlib.Path) -> None:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    in_tree = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "etc").rglob("*")
+        if path.is_file()
+    }
+    assert in_tree
+    assert in_tree <= inside
 
 
 def test_the_wheel_has_exactly_four_top_level_packages(wheel: zipfile.ZipFile) -> None:
