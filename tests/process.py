@@ -142,6 +142,12 @@ class Server(abc.ABC):
                     raise
                 self.port = util.free_port()
 
+    @property
+    def pid(self) -> int:
+        """Of the running server's first process."""
+        assert self._process is not None
+        return self._process.pid
+
     def stop(self) -> None:
         """Stop it as an administrator would; it keeps its data."""
         if self._process is None:

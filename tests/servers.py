@@ -56,10 +56,18 @@ class _Database(process.Server):
 
 
 class MariaDB(_Database):
-    """MariaDB; a commit outlives the process, not the machine."""
+    """MariaDB.
+
+    :param durable: whether a commit outlives the machine, as by default in
+        production, or only the process, which is faster
+    """
 
     kind = "mariadb"
     _admin_database = "mysql"
+
+    def __init__(self, folder: pathlib.Path, *, durable: bool = False) -> None:
+        super().__init__(folder)
+        self._durable = durable
 
     def _limits(self, seconds: int) -> dict[str, Any]:
         return {"connect_timeout": seconds, "read_timeout": seconds}
@@ -97,10 +105,14 @@ class MariaDB(_Database):
             "--skip-name-resolve",
             "--character-set-server=utf8mb4",
             "--max-connections=500",
-            "--innodb-flush-log-at-trx-commit=2",
-            "--innodb-flush-method=nosync",
+            *([] if self._durable else self._FAST),
             *self._as_root(),
         ]
+
+    _FAST: ClassVar = [
+        "--innodb-flush-log-at-trx-commit=2",
+        "--innodb-flush-method=nosync",
+    ]
 
     @staticmethod
     def _as_root() -> list[str]:

@@ -1,6 +1,7 @@
 """What an operator can get wrong about the database is one line without secrets."""
 
 import builtins
+import contextlib
 import pathlib
 from typing import Any
 
@@ -152,3 +153,16 @@ def test_options(tmp_path: pathlib.Path) -> None:
         db_engine.from_conf(conf)
     assert caught.value.option == "[database]max_pool_size"
     assert next(o for o in db_engine.OPTS if o.dest == "connection").secret
+
+
+def test_busy_connections_are_kept(empty: sa.Engine) -> None:
+    """Connecting is dear; as many calls at a time must not do it again and again."""
+    if empty.dialect.name == "sqlite":
+        pytest.skip("opening a file is cheap")
+    opened: list[object] = []
+    sa.event.listen(empty, "connect", lambda connection, record: opened.append(1))
+    for _ in range(3):
+        with contextlib.ExitStack() as held:
+            for _ in range(32):
+                held.enter_context(empty.connect())
+    assert len(opened) == 32

@@ -1,0 +1,20 @@
+"""The benches by name: to add one, write its module and list it here."""
+
+from typing import Protocol
+
+from tests.bench import options
+from tests.bench import report
+from tests.bench import rpc_get
+from tests.bench import rpc_save
+
+
+class Bench(Protocol):
+    """What the module of a bench has, besides a docstring that begins with a line."""
+
+    __doc__: str | None
+
+    def run(self, chosen: options.Options) -> report.Report:
+        """Measure, on servers of its own, and end all it has started."""
+
+
+BENCHES: dict[str, Bench] = {"rpc_get": rpc_get, "rpc_save": rpc_save}
