@@ -15,13 +15,14 @@ from musterbook import rpc
 from musterbook.servicegroup import factory
 from objects import base
 
+ABOUT = "Keeps the records of this host true and shows that it lives."
 PROG = "musterbook-compute"
 PREPARE = (logs.register_options, daemon.register_options, rpc.register_options)
 
 
 def run(argv: list[str]) -> int:
     """Load the configuration, build the parts, run them; return the exit code."""
-    conf = conf_module.load(argv, PROG, prepare=PREPARE)
+    conf = conf_module.load(argv, PROG, prepare=PREPARE, about=ABOUT)
     logs.setup(conf)
     url = factory.prepare(conf)
     transport = rpc.make_transport(conf, to_others=True)

@@ -32,6 +32,7 @@ from musterbook.servicegroup import verdict
 from objects import store
 
 LOG = logging.getLogger(__name__)
+ABOUT = "Owns the database, answers agents and schedulers, decides who lives."
 PROG = "musterbook-conductor"
 PREPARE = (
     logs.register_options,
@@ -140,7 +141,7 @@ def _rejoin(agents: compute_rpcapi.ComputeAPI) -> Callable[[str, int], None]:
 
 def run(argv: list[str]) -> int:
     """Load the configuration, build the parts, run them; return the exit code."""
-    conf = conf_module.load(argv, PROG, prepare=PREPARE)
+    conf = conf_module.load(argv, PROG, prepare=PREPARE, about=ABOUT)
     logs.setup(conf)
     transport = rpc.make_transport(conf, to_others=True)
     try:

@@ -78,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             PROG,
             prepare=(db_engine.register_options,),
             cli=_CLI,
+            about="Makes and looks after the database of the conductors.",
         )
         # Without it Python prints warnings of libraries on stderr by itself.
         level = logging.DEBUG if conf.debug else logging.CRITICAL

@@ -8,6 +8,8 @@ from oslo_log import _options
 from oslo_log import formatters
 from oslo_log import log as logging
 
+from musterbook import errors
+
 #: Says at ERROR each attempt of each connection to reach the broker, by oslo.log's
 #: name for a library's logger.
 _RABBIT = "oslo.messaging._drivers.impl_rabbit"
@@ -22,7 +24,7 @@ _RECONNECTED = "Reconnected to"
 #: each reconnect attempt (we say when an outage begins and ends), each pool size.
 _QUIET = (
     "alembic=WARNING",
-    "amqp=WARNING",
+    "amqp=ERROR",
     "amqplib=WARNING",
     "futurist=WARNING",
     "kazoo.client=ERROR",
@@ -72,12 +74,24 @@ def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
 
 
 def setup(conf: cfg.ConfigOpts) -> None:
-    """Log as configured, as a rule to stderr."""
+    """Log as configured, as a rule to stderr.
+
+    :raises ConfigurationError: a log file can't be written, or an option is senseless
+    """
     # oslo.log 8.3 appends the text of whatever exception is being handled to each
     # warning: it says twice what our line says, and a library's text may hold what
     # must not be in a log (SQL, a URL). Tracebacks that are asked for still come.
     formatters._get_error_summary = _no_summary
-    logging.setup(conf, "musterbook")
+    # A full disk must not turn each line into a traceback on stderr.
+    pylogging.raiseExceptions = False
+    try:
+        logging.setup(conf, "musterbook")
+    except (OSError, ValueError, TypeError, logging.LogConfigError) as exc:
+        raise errors.ConfigurationError(
+            option="of logging (log_file, log_dir, log_config_append, "
+            "default_log_levels, syslog_log_facility)",
+            reason=errors.one_line(str(exc)) or type(exc).__name__,
+        ) from None
     logger = pylogging.getLogger(_RABBIT)
     if not any(isinstance(found, BrokerOutage) for found in logger.filters):
         logger.addFilter(BrokerOutage())

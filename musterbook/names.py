@@ -11,6 +11,9 @@ import re
 from musterbook import errors
 
 MAX_LENGTH = 255
+#: Longest host that a process can serve under: AMQP's names end at 255 bytes, and the
+#: longest queue is ``conductor.<host>``.
+MAX_HOST_LENGTH = 245
 _ALLOWED = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 
 

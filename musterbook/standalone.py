@@ -263,6 +263,7 @@ def run(argv: list[str]) -> int:
         cli=CLI_OPTS,
         defaults=_embed,
         config_files=[],
+        about="Keeps the book of this machine, in one process with embedded defaults.",
     )
     with _owned(_state_dir(conf)):
         logs.setup(conf)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import importlib.metadata
 import types
 from typing import Any
 
@@ -67,6 +68,7 @@ def load(
     cli: Sequence[cfg.Opt] = (),
     defaults: Callable[[cfg.ConfigOpts], None] | None = None,
     config_files: Sequence[str] | None = None,
+    about: str | None = None,
 ) -> cfg.ConfigOpts:
     """Return the checked configuration of a command.
 
@@ -76,6 +78,7 @@ def load(
     :param cli: options that the command line also takes
     :param defaults: sets defaults of this command, once the command line is known
     :param config_files: read instead of the default ones
+    :param about: what the command does, for --help
     :raises ConfigurationError: naming the option that can't be used
     :raises SystemExit: for --help, --version and command line mistakes
     """
@@ -91,6 +94,8 @@ def load(
             list(argv),
             project=PROJECT,
             prog=prog,
+            version=importlib.metadata.version(PROJECT),
+            description=about,
             default_config_files=list(config_files)
             if config_files is not None
             else None,
@@ -127,6 +132,13 @@ def check(conf: cfg.ConfigOpts) -> None:
         names.check(conf.host, "option host")
     except errors.InvalidName as exc:
         raise errors.ConfigurationError(exc.message, option="host") from None
+    if len(conf.host) > names.MAX_HOST_LENGTH:
+        raise errors.ConfigurationError(
+            option="host",
+            reason=f"has {len(conf.host)} characters; allowed are 1 to "
+            f"{names.MAX_HOST_LENGTH} of A-Z a-z 0-9 . _ - (the name of a queue, which "
+            "it is a part of, has 255 at most)",
+        )
 
 
 def _read_all(conf: cfg.ConfigOpts, holder: Mapping[str, Any], group: str) -> None:
@@ -135,6 +147,8 @@ def _read_all(conf: cfg.ConfigOpts, holder: Mapping[str, Any], group: str) -> No
         try:
             value = holder[name]
             reason = bounds.fault(group, name, value)
+            if value is None and _has_default(conf, group, name):
+                reason = "is empty"
         except _NOT_SUBSTITUTED:
             # What oslo.config says shows what follows the $.
             reason = "has a $ in it, write $$ for one"
@@ -145,6 +159,11 @@ def _read_all(conf: cfg.ConfigOpts, holder: Mapping[str, Any], group: str) -> No
             raise errors.ConfigurationError(option=label, reason=reason)
         if isinstance(value, Mapping):
             _read_all(conf, value, name)
+
+
+def _has_default(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
+    """Return whether an option would have a value if it was left out."""
+    return conf._get_opt_info(name, group or None)["opt"].default is not None
 
 
 def _is_secret(conf: cfg.ConfigOpts, group: str, name: str) -> bool:

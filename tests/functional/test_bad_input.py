@@ -74,7 +74,7 @@ def config(folder: pathlib.Path, values: Mapping[str, Any]) -> str:
         "узел-1",
         "with a space",
         "with/slash",
-        "n" * 256,
+        "n" * 246,
         "",
         "disk-\N{OPTICAL DISC}",
         "..",
@@ -93,7 +93,7 @@ def test_a_host_name_that_is_not_allowed(
     assert not (tmp_path / "state" / "musterbook.sqlite").exists()
 
 
-@pytest.mark.parametrize("host", ["n" * 255, "NODE-a.example_1"], ids=["255", "mixed"])
+@pytest.mark.parametrize("host", ["n" * 245, "NODE-a.example_1"], ids=["245", "mixed"])
 def test_a_host_name_that_is_allowed_comes_back_as_given(
     tmp_path: pathlib.Path, host: str
 ) -> None:
@@ -114,6 +114,10 @@ def test_a_host_name_that_is_allowed_comes_back_as_given(
         ({"report_interval": "-1"}, ["report_interval"]),
         ({"report_interval": "nan"}, ["report_interval"]),
         ({"report_interval": "inf"}, ["report_interval"]),
+        ({"report_interval": ""}, ["report_interval", "empty"]),
+        ({"conductor/poll_interval": ""}, ["poll_interval", "empty"]),
+        ({"log_file": "/nonexistent/x.log"}, ["log_file", "/nonexistent/x.log"]),
+        ({"default_log_levels": "garbage"}, ["default_log_levels"]),
         ({"update_resources_interval": "0"}, ["update_resources_interval"]),
         ({"update_resources_interval": "-1"}, ["update_resources_interval"]),
         ({"update_resources_interval": "10m"}, ["update_resources_interval"]),
