@@ -10,7 +10,7 @@ OPTS = [
         default=socket.gethostname(),
         sample_default="<this machine's host name>",
         help="Name under which this process serves: the host of its compute nodes, "
-        "its RPC server and its group member. 1 to 255 of A-Z a-z 0-9 . _ -; two "
+        "its RPC server and its group member. 1 to 245 of A-Z a-z 0-9 . _ -; two "
         "names that differ in case only are the same. Must be unique in the fleet: "
         "a second process with the name of a living one is refused.",
     ),

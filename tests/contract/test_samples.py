@@ -46,7 +46,20 @@ def test_the_sample_is_what_the_generator_writes(
         env={"HOME": "/planted-home", "PYTHONPATH": str(ROOT)},
     )
     sample = FOLDER / f"{prog}.conf.sample"
-    assert sample.read_text() == made.read_text(), "write it anew: tox -e genconfig"
+    assert _own_text(sample.read_text()) == _own_text(made.read_text()), (
+        "write it anew: tox -e genconfig"
+    )
+
+
+def _own_text(sample: str) -> list[str]:
+    """Return the parts of a sample that come from our own options.
+
+    The rest is the libraries' text: a release of theirs must not fail our gate.
+    """
+    parts = re.split(r"(?m)^#\n# From ", sample)
+    return [
+        part for part in parts if re.match(r"musterbook\.(compute|conductor)\n", part)
+    ]
 
 
 @pytest.mark.parametrize("prog", PREPARE)
@@ -102,10 +115,15 @@ def test_what_the_sample_shows_is_what_the_daemon_does(
     # It shows a URL of the form that is wanted; the default is refused at start.
     own = {"config_file", "transport_url"}
     without, with_all = _values(_load(prog, empty)), _values(_load(prog, full))
+    ours = {
+        f"[{group}]{opt.dest}" if group else opt.dest
+        for group, opts in conf_module.list_opts()
+        for opt in opts
+    }
     differing = {
         name: (without[name], value)
         for name, value in with_all.items()
-        if value != without[name] and name not in own
+        if value != without[name] and name in ours - own
     }
     assert differing == {}
 
