@@ -43,8 +43,9 @@ class Unprintable(Exception):
 
 
 class HoldsSocket(Exception):
-    def __init__(self, held: socket.socket) -> None:
-        super().__init__(held)
+    def __init__(self) -> None:
+        with socket.socket() as held:  # a closed one can't be sent either
+            super().__init__(held)
         self.kwargs = {"held": held}
 
 
