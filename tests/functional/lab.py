@@ -65,8 +65,12 @@ class Process:
         self.popen.send_signal(number)
 
     def wait(self, seconds: float = 30.0) -> int:
-        """Return the exit code."""
-        return self.popen.wait(seconds)
+        """Return the exit code; a process that doesn't end is killed."""
+        try:
+            return self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
 
     def stop(self) -> int:
         """End it politely and return the exit code."""
