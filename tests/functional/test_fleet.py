@@ -11,7 +11,7 @@ from tests import util
 from tests.functional import lab as labs
 
 #: What a state may be late by: poll, lease, a busy machine.
-SLACK = 4.0
+SLACK = 8.0
 
 
 @pytest.fixture(params=["mariadb", "postgresql"])
