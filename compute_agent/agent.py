@@ -142,6 +142,8 @@ class Agent(daemon.Part):
         if not self._published(_VERIFY, looker.stop):
             return
         self._audit_first(tracker)
+        if self._stopping.is_set():
+            return  # the goodbye is said: joining now would take it back
         heart.start()
         if not self._published(_LEAVE, heart.stop):
             return
