@@ -7,6 +7,7 @@ does is in the database or is harmless to repeat.
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import functools
 import inspect
 import re
 from typing import Any
@@ -71,11 +72,7 @@ class ConductorManager:
             raise errors.InvalidInput(field="objinst", reason="is not an object")
         function = base.instance_method(objinst.obj_name(), objmethod)
         _trace(context, f"{objinst.obj_name()}.{objmethod}")
-        before = {
-            name: getattr(objinst, name)
-            for name in objinst.fields
-            if objinst.obj_attr_is_set(name)
-        }
+        before = {name: getattr(objinst, name) for name in objinst.obj_set_fields()}
         objinst._context = context
         result = _run(function, objinst, args=args, kwargs=kwargs)
         return _updates(objinst, before), result
@@ -284,16 +281,19 @@ def _updates(objinst: base.MusterObject, before: Mapping[str, Any]) -> dict[str,
     if isinstance(objinst, compute_node.ComputeNode) and objinst.VERSION == _JUNO:
         compute_node.fill_service_ids([objinst])
     updates: dict[str, Any] = {
-        name: field.to_primitive(objinst, name, getattr(objinst, name))
-        for name, field in objinst.fields.items()
-        if objinst.obj_attr_is_set(name)
-        and (name not in before or before[name] != getattr(objinst, name))
+        name: objinst.fields[name].to_primitive(objinst, name, getattr(objinst, name))
+        for name in objinst.obj_set_fields()
+        if name not in before or before[name] != getattr(objinst, name)
     }
     if objinst.VERSION != type(objinst).VERSION:
         objinst.obj_make_compatible(updates, objinst.VERSION)
     # What still counts as changed was set by the caller, who knows it.
     updates["obj_what_changed"] = sorted(objinst.obj_what_changed())
     return updates
+
+
+#: Of the remotable methods, which are few and never change.
+_signature = functools.cache(inspect.signature)
 
 
 def _run(
@@ -304,7 +304,7 @@ def _run(
 ) -> Any:
     """Call the function if the caller's arguments fit it."""
     try:
-        bound = inspect.signature(function).bind(*first, *args, **kwargs)
+        bound = _signature(function).bind(*first, *args, **kwargs)
     except TypeError as exc:
         raise errors.InvalidInput(field="args", reason=str(exc)) from None
     return function(*bound.args, **bound.kwargs)

@@ -60,6 +60,21 @@ class MusterObject(ovo_base.VersionedObject):
         """
         return self._changed_fields & self.fields.keys()
 
+    def obj_attr_is_set(self, attrname: str) -> bool:
+        """Return whether the field has a value.
+
+        The library's version builds a list of all fields first, and it is asked for
+        each of them, several times a call.
+        """
+        if attrname in self.fields:
+            return hasattr(self, f"_obj_{attrname}")
+        return bool(super().obj_attr_is_set(attrname))
+
+    def obj_set_fields(self) -> list[str]:
+        """Return the names of the fields that have a value, in their order."""
+        held = vars(self)
+        return [name for name in self.fields if f"_obj_{name}" in held]
+
     def obj_for_call(self) -> Self:
         """Return a copy with the key fields and the changed ones only.
 
@@ -68,10 +83,8 @@ class MusterObject(ovo_base.VersionedObject):
         slim = type(self)()
         slim.VERSION = self.VERSION
         slim._context = self._context
-        for name in self.fields:
-            if self.obj_attr_is_set(name) and (
-                name in self.OBJ_KEY_FIELDS or name in self._changed_fields
-            ):
+        for name in self.obj_set_fields():
+            if name in self.OBJ_KEY_FIELDS or name in self._changed_fields:
                 setattr(slim, f"_obj_{name}", getattr(self, name))
         slim._changed_fields = set(self._changed_fields)
         return slim

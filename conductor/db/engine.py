@@ -37,8 +37,7 @@ _HONOURED = {
 }
 #: Connections that stay open, and those that are opened beyond and closed after use;
 #: together as many as oslo.messaging's server has threads. oslo.db's 5 and 50 make
-#: every call beyond the fifth at a time connect anew, which costs the conductor 15 ms
-#: of CPU (PyMySQL 1.2 reads the system's certificates each time).
+#: every call beyond the fifth at a time connect anew.
 _POOL = {"max_pool_size": 32, "max_overflow": 32}
 
 
@@ -207,6 +206,8 @@ def _server_engine(url: sa.URL, seconds: int, options: dict[str, Any]) -> sa.Eng
         thread_checkin=False,
     )
     statements = _MYSQL_SESSION if mysql else _postgresql_session(seconds)
+    if mysql:
+        _share_tls_context(engine)
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, record: Any) -> None:
@@ -217,6 +218,31 @@ def _server_engine(url: sa.URL, seconds: int, options: dict[str, Any]) -> sa.Eng
         connection.commit()
 
     return engine
+
+
+def _share_tls_context(engine: sa.Engine) -> None:
+    """Make all connections without TLS options of their own use one context.
+
+    PyMySQL 1.2 makes one for each, in case that the server offers TLS, and reads the
+    system's certificates into it (which it then doesn't check): 1 MiB and 15 ms of
+    CPU for each connection.
+    """
+    driver: Any = engine.dialect.loaded_dbapi
+    original: Any = driver.connections.Connection
+
+    class Connection(original):  # type: ignore[misc]  # untyped base
+        _shared: Any = None
+
+        def _create_ssl_ctx(self, sslp: Any) -> Any:
+            if sslp:
+                return super()._create_ssl_ctx(sslp)
+            if Connection._shared is None:  # two threads may make two; one stays
+                Connection._shared = super()._create_ssl_ctx(sslp)
+            return Connection._shared
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(dialect: Any, record: Any, args: Any, parameters: Any) -> Any:
+        return Connection(*args, **parameters)
 
 
 _MYSQL_SESSION = (

@@ -197,9 +197,15 @@ def _check_arguments(endpoint: object, method: str, arguments: Any) -> None:
     if not isinstance(arguments, dict):
         raise errors.InvalidInput(field=field, reason="are not given by name")
     try:
-        inspect.signature(getattr(endpoint, method)).bind(None, **arguments)
+        _signature(type(endpoint), method).bind(endpoint, None, **arguments)
     except TypeError as exc:
         raise errors.InvalidInput(field=field, reason=str(exc)) from None
+
+
+@functools.cache
+def _signature(endpoint: type, method: str) -> inspect.Signature:
+    """Return the signature of an exposed method; there are few and none changes."""
+    return inspect.signature(getattr(endpoint, method))
 
 
 class _Answering:

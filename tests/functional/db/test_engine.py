@@ -166,3 +166,13 @@ def test_busy_connections_are_kept(empty: sa.Engine) -> None:
             for _ in range(32):
                 held.enter_context(empty.connect())
     assert len(opened) == 32
+
+
+def test_mariadb_connections_share_a_tls_context(mariadb_url: str) -> None:
+    """Each would hold the system's certificates, 1 MiB."""
+    engine = db_engine.make_engine(mariadb_url)
+    with engine.connect() as one, engine.connect() as two:
+        drivers: list[Any] = [c.connection.dbapi_connection for c in (one, two)]
+        assert drivers[0] is not drivers[1]
+        assert drivers[0].ctx is drivers[1].ctx
+    engine.dispose()
