@@ -197,15 +197,13 @@ def _check_arguments(endpoint: object, method: str, arguments: Any) -> None:
     if not isinstance(arguments, dict):
         raise errors.InvalidInput(field=field, reason="are not given by name")
     try:
-        _signature(type(endpoint), method).bind(endpoint, None, **arguments)
+        _signature(getattr(type(endpoint), method)).bind(endpoint, None, **arguments)
     except TypeError as exc:
         raise errors.InvalidInput(field=field, reason=str(exc)) from None
 
 
-@functools.cache
-def _signature(endpoint: type, method: str) -> inspect.Signature:
-    """Return the signature of an exposed method; there are few and none changes."""
-    return inspect.signature(getattr(endpoint, method))
+#: Of the exposed methods, which are few and never change.
+_signature = functools.cache(inspect.signature)
 
 
 class _Answering:
