@@ -62,16 +62,25 @@ def managers(tmp_path: pathlib.Path) -> Iterator[tuple[Manager, Manager]]:
         manager.close()
 
 
-def consumers(url: str, queue: str) -> int:
-    """Return how many take messages from a queue right now, 0 if it isn't there."""
+def consumers(url: str, queue: str) -> int | None:
+    """Return how many take messages from a queue right now, None if it isn't there."""
     with kombu_connection.Connection(  # type: ignore[no-untyped-call]  # kombu's
         url.replace("rabbit://", "amqp://"), connect_timeout=10
     ) as connection:
         try:
             declared = connection.channel().queue_declare(queue, passive=True)
         except connection.channel_errors:
-            return 0
+            return None
         return int(declared.consumer_count)
+
+
+def check_served(lab: lab_module.Lab, queue: str) -> None:
+    """Check that a queue is there already, and that somebody takes from it soon.
+
+    What is sent to a queue waits in it; the driver begins to take in its own thread.
+    """
+    assert consumers(lab.rabbit, queue) is not None
+    util.wait_until(lambda: consumers(lab.rabbit, queue) == 1)
 
 
 def test_ready_is_told_once_and_only_when_serving(
@@ -90,11 +99,11 @@ def test_ready_is_told_once_and_only_when_serving(
     monkeypatch.setenv("NOTIFY_SOCKET", of_conductor.path)
     conductor = lab.start_conductor("c1")
     assert of_conductor.listen(60.0)
-    assert consumers(lab.rabbit, "conductor.c1") == 1
+    check_served(lab, "conductor.c1")
     lab.conductor.ping(context.service_context(), timeout=5.0)
 
     assert of_compute.listen(60.0)
-    assert consumers(lab.rabbit, "compute.node1") == 1
+    check_served(lab, "compute.node1")
 
     # From the process that serves: NotifyAccess=all and =main.
     family = psutil.Process(conductor.popen.pid).children(recursive=True)
