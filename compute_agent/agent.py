@@ -142,11 +142,11 @@ class Agent(daemon.Part):
         if not self._published(_VERIFY, looker.stop):
             return
         self._audit_first(tracker)
-        if self._stopping.is_set():
-            return  # the goodbye is said: joining now would take it back
-        heart.start()
+        # In this order: a beat that is stopped before it starts never joins, and a
+        # join after the goodbye would take it back.
         if not self._published(_LEAVE, heart.stop):
             return
+        heart.start()
         timer = self._periodic_audit(tracker)
         if self._published(_AUDIT, lambda: _stop_timer(timer)):
             LOG.info(
