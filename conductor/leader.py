@@ -221,24 +221,30 @@ class Leader:
         self._causes = causes
 
 
-def _granted(row: liveness.GrantedRow) -> verdict.Granted:
-    previous = (
-        verdict.Verdict(
-            state=verdict.State(row.state),
-            cause=verdict.Cause(row.state_cause),
+def _previous(row: liveness.GrantedRow) -> verdict.Verdict | None:
+    """Return the stored verdict; None for none, or one that this code doesn't know.
+
+    A row that another release wrote must not keep all others from being judged.
+    """
+    try:
+        return verdict.Verdict(
+            state=verdict.State(row.state or ""),
+            cause=verdict.Cause(row.state_cause or ""),
             incarnation=row.state_incarnation,
             evidence=row.state_evidence or "",
         )
-        if row.state is not None and row.state_cause is not None
-        else None
-    )
+    except ValueError:
+        return None
+
+
+def _granted(row: liveness.GrantedRow) -> verdict.Granted:
     return verdict.Granted(
         host=row.host,
         incarnation=row.incarnation,
         goodbye=row.said_goodbye,
         stalled=row.stalled,
         forced_down=row.forced_down,
-        previous=previous,
+        previous=_previous(row),
     )
 
 

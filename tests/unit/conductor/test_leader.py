@@ -258,3 +258,16 @@ def test_a_restart_of_the_host_is_the_next_incarnation(world: World) -> None:
     world.wait("web1", "suspect", "not-yet-joined")
     world.group.members.add(second)
     world.wait("web1", "up", "in-group")
+
+
+def test_a_verdict_of_another_release_keeps_nobody_from_being_judged(
+    world: World,
+) -> None:
+    world.group.members |= {world.hello("web1"), world.hello("web2")}
+    with world.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE services SET state_cause = 'of-tomorrow' WHERE host = 'web1'"
+        )
+    world.lead()
+    world.wait("web2", "up", "in-group")
+    world.wait("web1", "up", "in-group")
