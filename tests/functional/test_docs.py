@@ -100,7 +100,6 @@ class Guide:
             for before, block in zip(parts[::2], parts[1::2], strict=False)
             if block.startswith("ini\n")
         }
-        (self.script,) = [b[7:] for b in parts[1::2] if b.startswith("python\n")]
         lines = [line for block in parts[1::2] for line in block.splitlines()]
         self.commands = [line for line in lines if line.startswith("musterbook-")]
 
@@ -157,10 +156,9 @@ def test_the_operators_guide(
         util.wait_until(
             lambda: [row["state"] for row in asking.fleet().values()] == ["up"], 60
         )
-        (tmp_path / "look.py").write_text(guide.script)
         shown = subprocess.run(
             [
-                *(sys.executable, tmp_path / "look.py"),
+                *(sys.executable, ROOT / "examples/fleet.py"),
                 *("--config-file", tmp_path / "musterbook-compute.conf"),
             ],
             capture_output=True,
