@@ -218,6 +218,21 @@ class AgentNotAsked(AgentUnavailable):
     reason: str
 
 
+class MessageTooLarge(MusterbookError):
+    """A message has more bytes than may be sent. Facts: what, size, limit.
+
+    size and limit are bytes; the limit is rpc_message_limit or the broker's own.
+    """
+
+    code = "message-too-large"
+    http_status = 413
+    template = (
+        "{what} is too large to be sent: its size is {size} bytes, the limit {limit}"
+    )
+    size: int
+    limit: int
+
+
 class RemoteFailure(MusterbookError):
     """The other side failed in a way it has no name for. Facts: class_name."""
 

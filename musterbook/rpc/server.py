@@ -221,7 +221,11 @@ class _Answering:
         except Exception as exc:
             if failure is not None:
                 raise
-            error = _unsendable(exc, self._incoming.message.get("method"))
+            error = (
+                exc
+                if isinstance(exc, errors.MusterbookError)
+                else _unsendable(exc, self._incoming.message.get("method"))
+            )
             self._incoming.reply(failure=_exc_info(error))
 
 

@@ -15,6 +15,7 @@ from oslo_utils import netutils
 
 from musterbook import errors
 from musterbook import inproc
+from musterbook.conf import rpc as conf_rpc
 from musterbook.rpc import failure
 from musterbook.rpc import rabbit
 
@@ -24,7 +25,18 @@ OPTS: list[tuple[str | None, Sequence[cfg.Opt]]] = [
     *oslo_opts.list_opts(),
     ("oslo_messaging_tracing", tracing_client.oslo_messaging_tracing),
     ("oslo_messaging_metrics", metrics_client.oslo_messaging_metrics),
+    *conf_rpc.GROUPS,
 ]
+# A fleet loses its broker at one moment: it comes back within splay + most seconds of
+# the broker's return, no more than 1/splay of it in the same second.
+_RABBIT_DEFAULTS = {"rabbit_interval_max": 3, "kombu_reconnect_splay": 6.0}
+# What our driver has other means for.
+_UNUSED = {
+    "rpc_ping_enabled",
+    "conn_pool_min_size",
+    "kombu_missing_consumer_retry_timeout",
+    "kombu_reconnect_delay",
+}
 
 # By the URL's scheme: the transports that RPC is known to work over.
 _DRIVERS = {"rabbit": rabbit.RabbitDriver, "inproc": inproc.InProcessDriver}
@@ -34,6 +46,15 @@ _SAMPLES = {
     "transport_url": "rabbit://musterbook:secret@controller:5672/",
     "hostname": "<this machine's host name>",
     "processname": "<the command's name>",
+}
+_HELP = {
+    "kombu_reconnect_splay": "A connection that was lost is made again after up to so "
+    "many seconds, at random, and each further attempt is put off by up to as many "
+    "more. A larger value spares a broker that a large fleet comes back to, and delays "
+    "the return of each by as much.",
+    "rabbit_interval_max": "Seconds to which the pause between two attempts to connect "
+    "grows, besides kombu_reconnect_splay. A larger value delays the return after a "
+    "long outage by as much.",
 }
 _ENCODE = "percent-encode special characters in user and password"
 _HOSTNAME = re.compile(r"[A-Za-z0-9._-]{1,255}", re.ASCII)
@@ -87,14 +108,16 @@ def register_options(conf: cfg.ConfigOpts) -> None:
     """Register what oslo.messaging reads; doing it twice is harmless."""
     for group, options in OPTS:
         conf.register_opts(options, group=group)
+    for name, value in _RABBIT_DEFAULTS.items():
+        conf.set_default(name, value, group="oslo_messaging_rabbit")
 
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     """Return those of oslo.messaging's options that an operator may set.
 
     For the samples: no driver but RabbitMQ's, no notifications, nothing that the
-    library is about to drop or, like rpc_ping_enabled, reads from the global
-    configuration only.
+    library is about to drop, that our driver doesn't use or that, like
+    rpc_ping_enabled, is read from the global configuration only.
     """
     listed = []
     for group, opts in oslo_opts.list_opts():  # copies
@@ -102,10 +125,13 @@ def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
             continue
         for opt in opts:
             opt.sample_default = _SAMPLES.get(opt.dest, opt.sample_default)
+            opt.help = _HELP.get(opt.dest, opt.help)
+        if group is not None:
+            cfg.set_defaults(opts, **_RABBIT_DEFAULTS)
         useful = [
             opt
             for opt in opts
-            if not opt.deprecated_for_removal and opt.dest != "rpc_ping_enabled"
+            if not opt.deprecated_for_removal and opt.dest not in _UNUSED
         ]
         listed.append((group, useful))
     return listed

@@ -24,8 +24,8 @@ from musterbook import context
 from musterbook import errors
 from musterbook import rpc
 from musterbook.inproc import driver as inproc_driver
+from musterbook.rpc import connection
 from musterbook.rpc import failure
-from musterbook.rpc import rabbit
 from musterbook.rpc import transport
 from tests import rpc_essentials
 from tests import rpc_lab
@@ -360,7 +360,7 @@ class TestUrl:
         url = f"rabbit://{quoted[0]}:{quoted[1]}@[::1]:5673/v%2Fh"
         assert transport.fault(url) is None
         parsed = oslo_messaging.TransportURL.parse(rpc_lab.make_conf(None), url)
-        unconnected = object.__new__(rabbit._Connection)
+        unconnected = object.__new__(connection.Connection)
         built = unconnected._transform_transport_url(parsed, parsed.hosts[0])
         got = impl_rabbit.kombu.connection.Connection(built)
         assert (got.userid, got.password) == (user, password)
