@@ -11,6 +11,7 @@ from typing import Any
 
 from oslo_versionedobjects import base as ovo_base
 
+from conductor import paging
 from musterbook import errors
 from musterbook import rpc
 from musterbook.context import RequestContext
@@ -70,15 +71,32 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Run a remotable class method; the answer has the versions asked for."""
-        return self._client.call(
-            context,
-            "object_class_action_versions",
-            objname=objname,
-            objmethod=objmethod,
-            object_versions=dict(object_versions),
-            args=list(args),
-            kwargs=dict(kwargs),
+        """Run a remotable class method; the answer has the versions asked for.
+
+        All nodes come in pages if they don't fit one message.
+
+        :raises MessageTooLarge: the answer is, and can't come in pages
+        """
+
+        def call(method: str, *args: Any, **kwargs: Any) -> Any:
+            return self._client.call(
+                context,
+                "object_class_action_versions",
+                objname=objname,
+                objmethod=method,
+                object_versions=dict(object_versions),
+                args=list(args),
+                kwargs=kwargs,
+            )
+
+        try:
+            return call(objmethod, *args, **kwargs)
+        except errors.MessageTooLarge:
+            asked = (objname, objmethod, any(args), any(kwargs.values()))
+            if asked != ("ComputeNodeList", "get_all", False, False):
+                raise
+        return paging.fetch_all(
+            lambda limit, marker: call("get_by_pagination", limit=limit, marker=marker)
         )
 
     def object_backport_versions(

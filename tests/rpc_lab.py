@@ -99,6 +99,10 @@ class Endpoint:
         return "held"
 
     @rpc.exposed
+    def give(self, ctxt: context.RequestContext, size: int) -> str:
+        return "x" * size
+
+    @rpc.exposed
     def give_socket(self, ctxt: context.RequestContext) -> object:
         return object()
 

@@ -180,7 +180,7 @@ class Pool:
                 if self._blocked is None and not self._closed:
                     self._blocked = used
                     return
-        elif tell and not _size(exc):
+        elif tell and isinstance(exc, connection.FAULTS) and not _size(exc):
             self._outage.lost(self, used.address, connection.why(exc))
             with self._changed:
                 idle, self._idle = self._idle, []

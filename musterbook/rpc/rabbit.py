@@ -33,6 +33,8 @@ _CAST_SECONDS = 5.0
 # An idle listener looks this often (seconds) whether it shall stop; the original one
 # up to every 5 s, which is how long stop() then took.
 _MAX_POLL = 0.5
+#: Of a queue's name, by AMQP.
+_NAME_BYTES = 255
 #: Reply queues that are gone and have been told of.
 _GONE_MOST = 200
 
@@ -319,8 +321,19 @@ class _Listener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]  # untyped ba
         self.__dict__["_current_timeout"] = min(seconds, _MAX_POLL)
 
     def __call__(self, message: Any) -> None:
-        if not self._shutoff.is_set():
-            super().__call__(message)
+        """Take a message.
+
+        :raises AttributeError, ValueError: it is none that could be answered
+        """
+        if self._shutoff.is_set():
+            return
+        for name in ("_msg_id", "_reply_q"):
+            value = message.get(name)
+            if value is not None and not 0 < len(value.encode()) <= _NAME_BYTES:
+                raise ValueError(f"{name} can't be the name of a queue")
+        if not isinstance(message.get("_timeout") or 0, int | float):
+            raise ValueError("_timeout is no number")
+        super().__call__(message)
 
     def gone(self, queue: str, method: str) -> None:
         """Note that a caller's queue is gone; any thread."""

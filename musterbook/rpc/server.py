@@ -6,6 +6,7 @@ from concurrent import futures
 import functools
 import inspect
 import logging
+import time
 from typing import Any
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from oslo_messaging.rpc import server as rpc_server
 
 from musterbook import context
 from musterbook import errors
+from musterbook.rpc import backlog
 from musterbook.rpc import failure
 from musterbook.rpc import transport as rpc_transport
 
@@ -123,11 +125,24 @@ class _AnsweringServer(rpc_server.RPCServer):  # type: ignore[misc]  # untyped b
     ) -> None:
         # ``executor`` is deprecated: native threads are all there is.
         super().__init__(transport, target, _Guard(dispatcher))
+        self._backlog = backlog.Backlog(f"{target.topic}.{target.server}")
         # futurist's pool wakes each idle thread once a second and takes up to a second
         # to stop; the standard one does neither.
         self._executor_cls = functools.partial(
             futures.ThreadPoolExecutor, thread_name_prefix=f"rpc-{target.topic}"
         )
+
+    def _on_incoming(self, incoming: list[Any]) -> None:
+        arrived = time.monotonic()
+        self._work_executor.submit(self._process_arrived, incoming, arrived)
+
+    def _process_arrived(self, incoming: list[Any], arrived: float) -> None:
+        """Process what somebody still waits for; a cast, whenever it may be."""
+        waited = time.monotonic() - arrived
+        for message in incoming:
+            patience = message.ctxt.get(rpc_transport.REPLY_TIMEOUT)
+            if message.msg_id is None or self._backlog.take(waited, patience):
+                self._process_incoming([message])
 
     def _process_incoming(self, incoming: list[Any]) -> None:
         super()._process_incoming([_Answering(message) for message in incoming])

@@ -59,6 +59,10 @@ _HELP = {
 _ENCODE = "percent-encode special characters in user and password"
 _HOSTNAME = re.compile(r"[A-Za-z0-9._-]{1,255}", re.ASCII)
 
+#: In a call's context: seconds that its caller waits. A server drops what has waited
+#: longer than that for one of its threads; one that doesn't know it doesn't look.
+REPLY_TIMEOUT = "reply_timeout"
+
 # Sending failed, or the broker says that nobody is there.
 UNDELIVERED = (
     oslo_messaging.MessageDeliveryFailure,
@@ -87,6 +91,8 @@ class Transport(oslo_transport.RPCTransport):  # type: ignore[misc]  # untyped b
         try:
             if self._closed:
                 raise oslo_messaging.MessageDeliveryFailure("the transport is closed")
+            if kwargs.get("wait_for_reply") and kwargs.get("timeout"):
+                ctxt = ctxt | {REPLY_TIMEOUT: kwargs["timeout"]}
             return super()._send(target, ctxt, message, **kwargs)
         except errors.MusterbookError:
             raise

@@ -292,7 +292,7 @@ def sent_to_conductor(wire: Wire, call: Any, answer: Any = None) -> Any:
     finally:
         listener.stop()
     ((ctxt, message),) = wire.got
-    assert ctxt == CONTEXT
+    assert ctxt == {**CONTEXT, "reply_timeout": 10}
     return message
 
 
