@@ -27,8 +27,8 @@ OPTS: list[tuple[str | None, Sequence[cfg.Opt]]] = [
     ("oslo_messaging_metrics", metrics_client.oslo_messaging_metrics),
     *conf_rpc.GROUPS,
 ]
-# A fleet loses its broker at one moment: it comes back within splay + most seconds of
-# the broker's return, no more than 1/splay of it in the same second.
+# A fleet loses its broker at one moment: it is back within splay + most seconds of the
+# broker's return, less than a third of it in the same second.
 _RABBIT_DEFAULTS = {"rabbit_interval_max": 3, "kombu_reconnect_splay": 6.0}
 # What our driver has other means for.
 _UNUSED = {

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import pathlib
 import shutil
+import threading
 import time
 
 import pytest
@@ -11,7 +12,6 @@ import sqlalchemy as sa
 
 from musterbook import context
 from musterbook import errors
-from objects import base
 from objects import compute_node
 from tests import conftest
 from tests import process
@@ -118,6 +118,8 @@ def outage(
     assert world.well()
     lost, back = world.counts(LOST), world.counts(BACK)
     history = {host: world.lab.transitions(host) for host in ("web1", "web2")}
+    saver = Saver(world)
+    saver.start()
     begin()
     began = time.monotonic()
     world.change()
@@ -126,7 +128,7 @@ def outage(
     ended = time.monotonic()
     util.wait_until(world.well, 60, "all is well")
     assert time.monotonic() - ended < WELL
-    saves_are_done(world)
+    saver.stop()
     for found in world.lab.processes[1:]:
         assert found.popen.poll() is None
     # The group did not depend on the broker: nobody was ever shown as anything else.
@@ -142,18 +144,61 @@ def outage(
         assert begins == [1, 1, 1, 1]
 
 
-def saves_are_done(world: World) -> None:
-    """Save by a caller of our own, as an agent's audit does, and read it back."""
-    base.MusterObject.indirection_api = world.lab.conductor
-    try:
-        node = compute_node.ComputeNode.get_by_host_and_nodename(CTXT, "web1", "web1")
-        running = (node.running_vms or 0) + 1
-        node.running_vms = running
-        node.save()
-        node = compute_node.ComputeNode.get_by_host_and_nodename(CTXT, "web1", "web1")
-        assert node.running_vms == running
-    finally:
-        base.MusterObject.indirection_api = None
+class Saver(threading.Thread):
+    """Saves a rising number all the time, as an agent would its usage."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(name="saver")
+        self._world = world
+        self._end = threading.Event()
+        self._number = 0
+        self._done = 0
+        self._slowest = 0.0
+        self._faults: list[Exception] = []
+
+    def run(self) -> None:
+        while not self._end.wait(0.1):
+            self._number += 1
+            started = time.monotonic()
+            try:
+                self._save()
+            except errors.ConductorUnavailable:
+                pass  # it is reported; it may have been done
+            except Exception as exc:  # noqa: BLE001  told by stop()
+                self._faults.append(exc)
+            else:
+                self._done = self._number
+            self._slowest = max(self._slowest, time.monotonic() - started)
+
+    def stop(self) -> None:
+        """End it and check that each save was done or reported, and in time."""
+        before = self._done
+        util.wait_until(lambda: self._done > before + 2, WELL, "saves")
+        self._end.set()
+        self.join()
+        assert not self._faults
+        # Two calls of 5 s each at most.
+        assert self._slowest < 12
+        assert self._read().running_vms == self._done == self._number
+
+    def _read(self) -> compute_node.ComputeNode:
+        versions = {"ComputeNode": "1.1", "Service": "1.1"}
+        found: compute_node.ComputeNode = (
+            self._world.lab.conductor.object_class_action_versions(
+                CTXT,
+                "ComputeNode",
+                "get_by_host_and_nodename",
+                versions,
+                ["web1", "web1"],
+                {},
+            )
+        )
+        return found
+
+    def _save(self) -> None:
+        node = self._read()
+        node.running_vms = self._number
+        self._world.lab.conductor.object_action(CTXT, node, "save", [], {})
 
 
 def test_stopped_and_started(world: World) -> None:
