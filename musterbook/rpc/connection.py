@@ -25,6 +25,8 @@ REFUSED = (impl_rabbit.amqp_ex.AccessRefused, impl_rabbit.amqp_ex.NotAllowed)
 
 #: Seconds for one host to take a connection, and again for it to let us in.
 HOST_SECONDS = 3.0
+#: Seconds for the broker to answer a goodbye.
+_CLOSE_SECONDS = 1.0
 
 
 def left(deadline: float) -> float:
@@ -113,10 +115,10 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]  # untyped base
             self.connection.collect()
 
     def close(self) -> None:
-        """Disconnect for good; waits for the broker to agree, a few seconds at most."""
+        """Disconnect for good; waits for the broker to agree, a second at most."""
         with contextlib.suppress(Exception):
             if self.connection is not None and self.connection.connected:
-                self.connection.connection.sock.settimeout(HOST_SECONDS)
+                self.connection.connection.sock.settimeout(_CLOSE_SECONDS)
                 super().close()
         if self.connection is not None:
             self.drop()

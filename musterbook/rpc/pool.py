@@ -117,8 +117,13 @@ class Pool:
         self._attention.set()
         if self._keeper is not None:
             self._keeper.join()
+        # A second for the goodbyes of all: the broker may hang.
+        end = time.monotonic() + 1
         for unused in idle:
-            unused.close()
+            if self._outage.misses(self) or time.monotonic() > end:
+                unused.drop()
+            else:
+                unused.close()
         if blocked is not None:
             blocked.drop()
         self._outage.forget(self)

@@ -14,6 +14,7 @@ from tests import conftest
 from tests import servers
 from tests import util
 from tests.bench import catalogue
+from tests.bench import rpc_stop
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ("--seconds=0.5", "--windows=2", "--callers=1,2", "--nodes=20",
@@ -38,7 +39,7 @@ def bench(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("name", sorted(catalogue.BENCHES))
+@pytest.mark.parametrize("name", sorted(catalogue.BENCHES.keys() - {"rpc_stop"}))
 def test_small(name: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "figures.json"
     running = bench(name, "--json", str(path), *SMALL)
@@ -57,6 +58,24 @@ def test_small(name: str, tmp_path: pathlib.Path) -> None:
     assert abs(sizes["floor"]["request"] - sizes["ours"]["request"]) < 20
     assert sizes["floor"]["answer"] == sizes["ours"]["answer"]
     assert found["figures"]["memory"]["calls"] >= 200
+
+
+# A minute and a half, most of it waiting for the stock library.
+@pytest.mark.slow
+def test_small_rpc_stop(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "figures.json"
+    running = bench("rpc_stop", "--json", str(path), "--seconds=0.5")
+    printed, _ = running.communicate(timeout=170)
+    found = json.loads(path.read_text())
+    assert running.returncode == (not all(b["holds"] for b in found["bounds"])), printed
+    assert found["machine"]["servers"]["rabbitmq"]
+    for side in ("floor", "ours"):
+        figures = found["figures"][side]
+        assert figures.keys() == rpc_stop.FIGURES.keys()
+        assert figures["calls"] > 50
+    ours = found["figures"]["ours"]
+    assert ours["lost_calls"] == 0
+    assert ours["log_lines"] < found["figures"]["floor"]["log_lines"]
 
 
 def check_bounds(bounds: list[dict[str, Any]]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import pathlib
 import shutil
+import signal
 import threading
 import time
 
@@ -217,7 +218,7 @@ def test_started_empty(world: World) -> None:
 
 
 def test_frozen(world: World) -> None:
-    outage(world, world.broker.freeze, world.broker.thaw, 8, told=False)
+    outage(world, world.broker.freeze, world.broker.thaw, 6, told=False)
 
 
 @pytest.mark.slow
@@ -226,7 +227,7 @@ def test_frozen_for_long(world: World) -> None:
 
 
 def test_link_held_up(world: World) -> None:
-    outage(world, world.link.hold, world.link.go_on, 8, told=False)
+    outage(world, world.link.hold, world.link.go_on, 6, told=False)
 
 
 @pytest.mark.slow
@@ -238,7 +239,7 @@ def test_out_of_memory(world: World) -> None:
     def limit(share: str) -> None:
         world.broker.control("set_vm_memory_high_watermark", share)
 
-    outage(world, lambda: limit("0.0000001"), lambda: limit("0.4"), 8, told=False)
+    outage(world, lambda: limit("0.0000001"), lambda: limit("0.4"), 6, told=False)
 
 
 @pytest.mark.slow
@@ -256,3 +257,25 @@ def test_virtual_host_deleted(world: World) -> None:
         world.broker.control("set_permissions", "-p", "lease_0", "guest", *rights)
 
     outage(world, lambda: world.broker.control("delete_vhost", "lease_0"), give_back, 8)
+
+
+@pytest.mark.parametrize("kind", ["frozen", "gone"])
+def test_daemons_stop_without_a_broker(world: World, kind: str) -> None:
+    extra = [world.lab.start_conductor("c9"), world.lab.start_agent("web9")]
+    world.lab.wait_state("web9", "up", timeout=60)
+    begin, end = {
+        "frozen": (world.broker.freeze, world.broker.thaw),
+        "gone": (world.broker.stop, world.broker.start),
+    }[kind]
+    begin()
+    try:
+        for process_ in extra:
+            process_.send(signal.SIGTERM)
+        started = time.monotonic()
+        # A goodbye that nobody answers takes 5 s, the end of the connections a few.
+        assert [process_.wait(30) for process_ in extra] == [0, 0]
+        assert time.monotonic() - started < 15
+    finally:
+        end()
+    assert not any("Traceback" in process_.errors() for process_ in extra)
+    del world.lab.processes[-2:]
