@@ -20,6 +20,9 @@ class Proxy:
         self._forwarding = threading.Event()
         self._forwarding.set()
         self._ended = threading.Event()
+        self._to_forget = threading.Event()
+        self._forgot = threading.Event()
+        self._forgotten: list[socket.socket] = []
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._thread.start()
 
@@ -31,12 +34,21 @@ class Proxy:
         """Forward again, also what has come meanwhile."""
         self._forwarding.set()
 
+    def forget(self) -> None:
+        """Forward nothing of the connections there are, for good, and tell nobody.
+
+        As a firewall that was restarted; new connections are forwarded.
+        """
+        self._to_forget.set()
+        self._forgot.wait()
+        self._forgot.clear()
+
     def close(self) -> None:
         """Close all connections."""
         self._ended.set()
         self._forwarding.set()
         self._thread.join()
-        for one in [self._listener, *self._peers]:
+        for one in [self._listener, *self._peers, *self._forgotten]:
             one.close()
 
     def _run(self) -> None:
@@ -44,6 +56,13 @@ class Proxy:
             selector.register(self._listener, selectors.EVENT_READ)
             while not self._ended.is_set():
                 self._forwarding.wait()
+                if self._to_forget.is_set():
+                    for one in self._peers:
+                        selector.unregister(one)
+                    self._forgotten += self._peers
+                    self._peers.clear()
+                    self._to_forget.clear()
+                    self._forgot.set()
                 for key, _ in selector.select(0.05):
                     if not self._forwarding.is_set():
                         break

@@ -16,6 +16,7 @@ from musterbook import errors
 from musterbook import rpc
 from tests import conftest
 from tests import process
+from tests import proxy as proxies
 from tests import rpc_lab
 from tests import servers
 from tests import util
@@ -69,15 +70,15 @@ def seconds_until_refused(send: Any, *args: Any, **kwargs: Any) -> float:
 def wait_answer(client: rpc.Client, seconds: float) -> float:
     """Return after how long a call was answered again."""
     started = time.monotonic()
-
-    def answers() -> bool:
-        try:
-            return bool(client.call(CTXT, "echo", value=1, timeout=5) == 1)
-        except errors.ConductorUnavailable:
-            return False
-
-    util.wait_until(answers, seconds, "an answer")
+    util.wait_until(lambda: is_answered(client), seconds, "an answer")
     return time.monotonic() - started
+
+
+def is_answered(client: rpc.Client) -> bool:
+    try:
+        return bool(client.call(CTXT, "echo", value=1, timeout=5) == 1)
+    except errors.ConductorUnavailable:
+        return False
 
 
 class TestHung:
@@ -133,6 +134,28 @@ class TestHung:
         assert len(took) == 40
         assert max(took) < 6
         assert wait_answer(client, 60) < 15
+
+
+def test_a_link_that_was_forgotten(
+    broker: servers.RabbitMQ, vhost: str, lab: rpc_lab.Lab
+) -> None:
+    # Nothing says so on the connection for answers; the next heartbeat that is missed
+    # would, after two minutes.
+    lab.server()
+    link = proxies.Proxy(broker.port)
+    try:
+        conf = rpc_lab.make_conf(f"rabbit://guest:guest@127.0.0.1:{link.port}/{vhost}")
+        conf.set_override("control_exchange", lab.topic)
+        transport = rpc.make_transport(conf)
+        client = lab.client(transport=transport)
+        assert client.call(CTXT, "echo", value=1) == 1
+        link.forget()
+        started = time.monotonic()
+        while not is_answered(client):
+            assert time.monotonic() - started < 30
+        transport.cleanup()
+    finally:
+        link.close()
 
 
 class TestMemoryAlarm:

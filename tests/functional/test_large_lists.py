@@ -114,3 +114,29 @@ def test_a_save_that_is_too_large(api: conductor_rpcapi.ConductorAPI) -> None:
     with pytest.raises(errors.MessageTooLarge, match="size"):
         node.save()
     check_small_call()
+
+
+@pytest.mark.parametrize(
+    ("name", "version"), [("Ship", "1.0"), ("ComputeNode", "9.0"), ("ComputeNode", "x")]
+)
+def test_an_object_that_nobody_knows(
+    api: conductor_rpcapi.ConductorAPI, name: str, version: str
+) -> None:
+    stranger = {
+        "versioned_object.name": name,
+        "versioned_object.namespace": "musterbook",
+        "versioned_object.version": version,
+        "versioned_object.data": {"id": 1},
+    }
+    started = time.monotonic()
+    with pytest.raises(errors.UnsupportedObject):
+        api._client.call(
+            CTXT,
+            "object_action",
+            objinst=stranger,
+            objmethod="save",
+            args=[],
+            kwargs={},
+        )
+    assert time.monotonic() - started < 5
+    check_small_call()
