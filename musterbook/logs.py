@@ -26,8 +26,11 @@ _QUIET = (
     "alembic=WARNING",
     "amqp=ERROR",
     "amqplib=WARNING",
+    "cotyledon=WARNING",
     "futurist=WARNING",
     "kazoo.client=ERROR",
+    # At each reload, an option a line; conf.reload says it in one.
+    "oslo_config=ERROR",
     "oslo.messaging=ERROR",
     f"{_RABBIT}=INFO",
     "oslo_messaging=ERROR",
