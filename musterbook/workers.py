@@ -37,6 +37,8 @@ _MARGIN = daemon.ABANDON_SECONDS + 1.0
 #: Seconds between two signals to a worker that doesn't end: it may have been forked a
 #: moment ago, before it could take the first one.
 _AGAIN = 1.0
+#: What a pipe takes at once, whoever reads it.
+_COMPLAINT_BYTES = 2000
 
 
 def run(
@@ -62,7 +64,6 @@ class _Shared:
     """What the main process and its workers share; made before the first fork.
 
     :ivar ready: held by the worker that told the service manager
-    :ivar complained: held by the worker that said on stderr why it can't start
     """
 
     def __init__(self, context: "multiprocessing.context.ForkContext") -> None:
@@ -70,13 +71,29 @@ class _Shared:
         self.notify_socket = os.environ.pop("NOTIFY_SOCKET", None)
         self.master = os.getpid()
         self.ready: multiprocessing.synchronize.Lock = context.Lock()
-        self.complained: multiprocessing.synchronize.Lock = context.Lock()
+        self._complained: multiprocessing.synchronize.Lock = context.Lock()
+        self._reader, self._writer = context.Pipe(duplex=False)
 
     def tell_ready(self) -> None:
         """Tell the service manager once, however many workers get ready."""
         if self.notify_socket and self.ready.acquire(block=False):
             os.environ["NOTIFY_SOCKET"] = self.notify_socket
             systemd.notify_once()
+
+    def complain(self, what: errors.MusterbookError | str) -> None:
+        """Leave it to the main process to say why a worker can't go on; one is enough.
+
+        Said by it when all have ended, it is the last that is heard of the command.
+        """
+        if self._complained.acquire(block=False):
+            text = what.message if isinstance(what, errors.MusterbookError) else what
+            self._writer.send_bytes(text.encode()[:_COMPLAINT_BYTES])
+
+    def complaint(self) -> str | None:
+        """Return what a worker complained of, once."""
+        if not self._reader.poll():
+            return None
+        return self._reader.recv_bytes().decode(errors="replace")
 
 
 class _Process(daemon.Process):
@@ -88,8 +105,7 @@ class _Process(daemon.Process):
         self.shared.tell_ready()
 
     def _complain(self, what: errors.MusterbookError | str) -> None:
-        if self.shared.complained.acquire(block=False):
-            super()._complain(what)
+        self.shared.complain(what)
 
 
 class _Worker(cotyledon.Service):
@@ -123,7 +139,7 @@ class _Worker(cotyledon.Service):
         """Be the worker to its end."""
         code = daemon.EXIT_FAILED
         try:
-            code = daemon.command(lambda _: self._serve(), self._complain)
+            code = daemon.command(lambda _: self._serve(), self._shared.complain)
         except BaseException:
             LOG.exception("Worker %s failed unexpectedly", self.worker_id)
         daemon.hard_exit(code)
@@ -161,10 +177,6 @@ class _Worker(cotyledon.Service):
     def _reload(self) -> bool:
         return self._reloader.reload(quiet=True)
 
-    def _complain(self, what: errors.MusterbookError | str) -> None:
-        if self._shared.complained.acquire(block=False):
-            daemon.complain(what)
-
 
 class _Master(cotyledon.ServiceManager):
     """The main process: cotyledon's, with other answers to some signals."""
@@ -182,11 +194,12 @@ class _Master(cotyledon.ServiceManager):
         super().__init__(graceful_shutdown_timeout=0, mp_context=context)
         self._code = 0
         self._reloader = reloader
+        self._shared = _Shared(context)
         self._undertaker = _Undertaker(stop_timeout + _MARGIN)
         self.register_hooks(
             on_terminate=self._undertaker.start, on_dead_worker=self._bury
         )
-        args = (make, stop_timeout, reloader, _Shared(context))
+        args = (make, stop_timeout, reloader, self._shared)
         self.add(_Worker, workers, args=args)
 
     def run_to_end(self) -> int:
@@ -198,6 +211,8 @@ class _Master(cotyledon.ServiceManager):
         finally:
             daemon.ignore_signals()
             self._undertaker.stop()
+        if complaint := self._shared.complaint():
+            daemon.complain(complaint)
         return self._code
 
     def _on_signal_received(self, sig: int) -> None:

@@ -59,6 +59,8 @@ class Reloader:
             fresh = self._load()
             for check in self._checks:
                 check(fresh)
+            changes = compare(self._conf, fresh)
+            self._conf.mutate_config_files()
         except errors.ConfigurationError as exc:
             level = logging.DEBUG if quiet else logging.ERROR
             LOG.log(level, "Reload refused, all stays as it was: %s", exc.message)
@@ -66,16 +68,18 @@ class Reloader:
         except Exception:
             LOG.exception("Reload failed unexpectedly, all stays as it was")
             return False
-        changes = compare(self._conf, fresh)
-        self._conf.mutate_config_files()
         _say(changes, logging.DEBUG if quiet else None)
         return True
 
 
 def compare(old: cfg.ConfigOpts, new: cfg.ConfigOpts) -> Changes:
-    """Return how two configurations with the same options differ."""
+    """Return how two configurations differ.
+
+    :param old: in use; has at least the options of the new one, and those that
+        libraries register as they go
+    """
     applied, waiting = [], []
-    for group, opt in options(old):
+    for group, opt in options(new):
         before, after = _value(old, group, opt), _value(new, group, opt)
         if before == after:
             continue

@@ -12,6 +12,7 @@ import sys
 import time
 from typing import Any
 
+from kombu import connection as kombu_connection
 import psutil
 import sqlalchemy as sa
 
@@ -224,6 +225,18 @@ class Lab:
         for process in self.processes:
             process.kill()
         self.transport.cleanup()
+
+
+def consumers(url: str, queue: str) -> int | None:
+    """Return how many take messages from a queue right now, None if it isn't there."""
+    with kombu_connection.Connection(  # type: ignore[no-untyped-call]  # kombu's
+        url.replace("rabbit://", "amqp://"), connect_timeout=10
+    ) as connection:
+        try:
+            declared = connection.channel().queue_declare(queue, passive=True)
+        except connection.channel_errors:
+            return None
+        return int(declared.consumer_count)
 
 
 #: What the labs' nodes have, if nothing else is said.
