@@ -12,9 +12,8 @@ import uuid as uuidlib
 
 from oslo_config import cfg
 from oslo_log import log as logging
-from oslo_service import loopingcall
-from oslo_service import periodic_task
 
+from compute_agent import audits
 from compute_agent import core
 from compute_agent import manager
 from compute_agent import resource_tracker
@@ -60,7 +59,7 @@ class Agent(daemon.Part):
     :param conf: the checked configuration
     :param transport: the process's transport
     :param make_driver: makes the group connection of a member name
-    :param beat_interval: seconds between two beats
+    :param beat_interval: returns the seconds between two beats, as configured now
     """
 
     name = "agent"
@@ -70,7 +69,7 @@ class Agent(daemon.Part):
         conf: cfg.ConfigOpts,
         transport: rpc.Transport,
         make_driver: Callable[[str], group_driver.GroupDriver],
-        beat_interval: float,
+        beat_interval: Callable[[], float],
     ) -> None:
         self._conf = conf
         self._transport = transport
@@ -85,11 +84,13 @@ class Agent(daemon.Part):
         self._reader = bounded.BoundedReader(
             self._source, conf.inventory.timeout, conf.inventory.source
         )
-        self._policy = core.Policy.from_conf(conf)
         self._stopping = threading.Event()
         # What stop() has to undo, by rank: see _published.
         self._undo: list[tuple[int, Callable[[], object]]] = []
         self._undo_lock = threading.Lock()
+        # What reset() and abandon() tell, as far as start() has got.
+        self._on_reset: list[Callable[[], None]] = []
+        self._on_abandon: list[Callable[[], None]] = []
 
     def start(self) -> None:
         """Wait for a conductor, be granted the host, serve, audit, beat.
@@ -111,7 +112,7 @@ class Agent(daemon.Part):
             return
         granted = context.service_context(grant)
         tracker = resource_tracker.ResourceTracker(
-            grant.host, self._reader, self._policy, granted
+            grant.host, self._reader, core.Policy.from_conf(self._conf), granted
         )
         looker = verifier.Verifier(
             self._conductor,
@@ -124,7 +125,7 @@ class Agent(daemon.Part):
         heart = beat.Beat(
             lambda: self._make_driver(grant.member),
             service_obj.COMPUTE_TOPIC,
-            self._beat_interval,
+            self._beat_interval(),
             rng=random.Random(),  # noqa: S311  # no secret depends on it
             on_rejoin=looker.look,
         )
@@ -136,6 +137,7 @@ class Agent(daemon.Part):
             rpc.ContextSerializer(base.ObjectSerializer()),
         )
         server.start()
+        self._on_abandon.append(server.abandon)
         if not self._published(_SERVE, lambda: _stop_server(server)):
             return
         looker.start()
@@ -147,8 +149,17 @@ class Agent(daemon.Part):
         if not self._published(_LEAVE, heart.stop):
             return
         heart.start()
-        timer = self._periodic_audit(tracker)
-        if self._published(_AUDIT, lambda: _stop_timer(timer)):
+        audit = audits.Audits(self._conf, lambda: self._audit_again(tracker))
+        if not self._published(_AUDIT, audit.stop):
+            return
+        self._on_reset += [
+            lambda: tracker.set_policy(core.Policy.from_conf(self._conf)),
+            lambda: looker.set_interval(self._conf.verify_interval),
+            lambda: heart.set_interval(self._beat_interval()),
+            lambda: audit.set_interval(self._conf.update_resources_interval),
+        ]
+        self.reset()
+        if not self._stopping.is_set():
             LOG.info(
                 "Host %s: serving as incarnation %s", grant.host, grant.incarnation
             )
@@ -166,6 +177,17 @@ class Agent(daemon.Part):
         for _, step in sorted(undo, key=lambda item: item[0]):
             step()
         self._reader.close()
+
+    def reset(self) -> None:
+        """Take up the configuration as it is now; the membership stays."""
+        self._reader.set_timeout(self._conf.inventory.timeout)
+        for take_up in tuple(self._on_reset):
+            take_up()
+
+    def abandon(self) -> None:
+        """Tell callers that their calls are not finished."""
+        for tell in tuple(self._on_abandon):
+            tell()
 
     def _published(self, rank: int, undo: Callable[[], object]) -> bool:
         """Leave it to stop() to undo a step of the start; return whether to go on.
@@ -251,43 +273,10 @@ class Agent(daemon.Part):
         except errors.Superseded as exc:
             self.fail(exc)
 
-    def _periodic_audit(
-        self, tracker: resource_tracker.ResourceTracker
-    ) -> loopingcall.DynamicLoopingCall:
-        """Start auditing at every update_resources_interval; return what stops it."""
-        interval = self._conf.update_resources_interval
-        audit = self._audit_again
-
-        class Audits(periodic_task.PeriodicTasks):  # type: ignore[misc]  # oslo.service is untyped
-            # A class per agent: the library keeps spacing and tasks on the class.
-            @periodic_task.periodic_task(  # type: ignore[untyped-decorator]  # oslo.service is untyped
-                spacing=interval, name="audit", run_immediately=True
-            )
-            def audit(self, _: context.RequestContext) -> None:
-                audit(tracker)
-
-        timer = loopingcall.DynamicLoopingCall(
-            Audits(self._conf).run_periodic_tasks, context.service_context()
-        )
-        # The first one comes anywhere in the interval: agents that start together
-        # don't audit together.
-        timer.start(
-            initial_delay=random.uniform(0, interval),  # noqa: S311  # no secret
-            periodic_interval_max=interval,
-            stop_on_exception=False,
-        )
-        return timer
-
 
 def _stop_server(server: rpc.Server) -> None:
     server.stop()
     server.wait()
-
-
-def _stop_timer(timer: loopingcall.DynamicLoopingCall) -> None:
-    """Stop auditing; an audit in hand is waited for."""
-    timer.stop()
-    timer.wait()
 
 
 def _boot_id() -> str | None:

@@ -36,7 +36,8 @@ class ResourceTracker:
     """Audits the nodes of one agent.
 
     audit() belongs to one thread at a time, the agent's timer; no lock is held while
-    it waits for the source or the conductor. reread() may be called from any thread.
+    it waits for the source or the conductor. reread() and set_policy() may be called
+    from any thread.
 
     :param host: the agent's host, as granted
     :param reader: the inventory source under its time limit
@@ -100,6 +101,10 @@ class ResourceTracker:
     def reread(self) -> None:
         """Let the next audit compare with what is stored, not with what was."""
         self._reread.set()
+
+    def set_policy(self, policy: core.Policy) -> None:
+        """Change the policy for every node that is audited from now on."""
+        self._policy = policy
 
     def _read(self) -> dict[str, inventory_source.NodeInventory]:
         try:

@@ -34,6 +34,10 @@ class ComputeAPI:
             timeout=timeout,
         )
 
+    def set_timeout(self, timeout: float) -> None:
+        """Change the seconds an answer may take."""
+        self._client.timeout = timeout
+
     def ping(
         self, context: RequestContext, host: str, timeout: float | None = None
     ) -> dict[str, Any]:

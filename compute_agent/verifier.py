@@ -20,8 +20,8 @@ LOG = logging.getLogger(__name__)
 class Verifier:
     """Asks the conductor about the grant: on demand, and rarely by itself.
 
-    start(), stop() belong to the agent; look() may be called from any thread. What is
-    given as a callback is called in the verifier's thread.
+    start(), stop() belong to the agent; look() and set_interval() may be called from
+    any thread. What is given as a callback is called in the verifier's thread.
 
     :param conductor: whom to ask
     :param context: carries the grant
@@ -60,6 +60,12 @@ class Verifier:
     def look(self) -> None:
         """Ask for a look now."""
         self._wanted.set()
+
+    def set_interval(self, interval: float) -> None:
+        """Change the seconds between two looks; one comes at once if that is news."""
+        if interval != self._interval:
+            self._interval = interval
+            self._wanted.set()
 
     def stop(self) -> None:
         """End; returns when a look in hand has ended."""

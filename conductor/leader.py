@@ -12,6 +12,7 @@ import dataclasses
 import threading
 import time
 
+from oslo_config import cfg
 from oslo_log import log as logging
 
 from conductor import pings
@@ -41,12 +42,17 @@ class Timing:
     poll_interval: float
     lease_interval: float
 
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> "Timing":
+        """Return what the checked configuration says."""
+        return cls(conf.conductor.poll_interval, conf.conductor.lease_interval)
+
 
 class Leader:
     """Looks, decides and writes while it holds the lease.
 
-    start() and stop() belong to the process's main line; all else happens in the
-    thread named ``leader``.
+    start() and stop() belong to the process's main line, take_up() to any thread; all
+    else happens in the thread named ``leader``.
 
     :param store: the liveness records
     :param make_driver: makes this process's own connection to the group backend
@@ -69,6 +75,7 @@ class Leader:
         self._pinger = pinger
         self._policy = policy
         self._timing = timing
+        self._wanted = policy, timing
         self._owner = owner
         self._driver: group_driver.GroupDriver | None = None
         self._term: int | None = None
@@ -83,6 +90,10 @@ class Leader:
     def start(self) -> None:
         """Begin to stand for leader."""
         self._thread.start()
+
+    def take_up(self, policy: verdict.Policy, timing: Timing) -> None:
+        """Change the times; they hold from the next look on."""
+        self._wanted = policy, timing
 
     def stop(self) -> None:
         """Stop looking, give the lease away; returns when the thread has ended."""
@@ -100,6 +111,8 @@ class Leader:
 
     def _attempt(self, now: float) -> None:
         """One turn; nothing that goes wrong in it may end the loop."""
+        self._policy, self._timing = self._wanted
+        self._watch.set_policy(self._policy)
         try:
             if self._leads(now):
                 self._look()

@@ -3,9 +3,12 @@
 from musterbook import entry
 
 if __name__ == "__main__":
-    entry.guard()  # before the imports that take seconds
+    entry.guard(reloads=True)  # before the imports that take seconds
 
 from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+import functools
 import threading
 import uuid as uuidlib
 
@@ -27,6 +30,8 @@ from musterbook import daemon
 from musterbook import errors
 from musterbook import logs
 from musterbook import rpc
+from musterbook import workers
+from musterbook.conf import reload as conf_reload
 from musterbook.servicegroup import factory
 from musterbook.servicegroup import verdict
 from objects import store
@@ -40,6 +45,8 @@ PREPARE = (
     rpc.register_options,
     db_engine.register_options,
 )
+#: What must hold of a configuration, besides each option by itself.
+CHECKS = (rpc.check, factory.check, db_engine.check)
 
 
 class RpcPart(daemon.Part):
@@ -72,14 +79,22 @@ class RpcPart(daemon.Part):
             self._server.stop()
         self._server.wait()
 
+    def abandon(self) -> None:
+        """Tell callers that their calls are not finished."""
+        self._server.abandon()
+
 
 class LeaderPart(daemon.Part):
-    """Standing for leader."""
+    """Standing for leader.
+
+    :param take_up: gives the leader what can be changed of its configuration
+    """
 
     name = "leader"
 
-    def __init__(self, made: leader.Leader) -> None:
+    def __init__(self, made: leader.Leader, take_up: Callable[[], None]) -> None:
         self._leader = made
+        self._take_up = take_up
 
     def start(self) -> None:
         """Begin to stand for leader."""
@@ -88,6 +103,10 @@ class LeaderPart(daemon.Part):
     def stop(self) -> None:
         """Give the lease away."""
         self._leader.stop()
+
+    def reset(self) -> None:
+        """Take up the configuration as it is now."""
+        self._take_up()
 
 
 def build(
@@ -116,10 +135,18 @@ def build(
         lambda: factory.make_driver(conf, f"reader-{owner}"),
         pinger,
         verdict.Policy.from_conf(conf, group_url.member_timeout),
-        leader.Timing(conf.conductor.poll_interval, conf.conductor.lease_interval),
+        leader.Timing.from_conf(conf),
         owner,
     )
-    return [RpcPart(conf, server), LeaderPart(standing)]
+
+    def take_up() -> None:
+        agents.set_timeout(conf.conductor.ping_timeout)
+        standing.take_up(
+            verdict.Policy.from_conf(conf, group_url.member_timeout),
+            leader.Timing.from_conf(conf),
+        )
+
+    return [RpcPart(conf, server), LeaderPart(standing, take_up)]
 
 
 def _incarnation_of(agents: compute_rpcapi.ComputeAPI) -> Callable[[str], int]:
@@ -139,16 +166,33 @@ def _rejoin(agents: compute_rpcapi.ComputeAPI) -> Callable[[str, int], None]:
     return tell
 
 
-def run(argv: list[str]) -> int:
-    """Load the configuration, build the parts, run them; return the exit code."""
-    conf = conf_module.load(argv, PROG, prepare=PREPARE, about=ABOUT)
-    logs.setup(conf)
+@contextlib.contextmanager
+def working(conf: cfg.ConfigOpts) -> Iterator[list[list[daemon.Part]]]:
+    """Build the stages of one worker, in the worker; clean up when it has ended.
+
+    :raises MusterbookError: as build
+    """
     transport = rpc.make_transport(conf, to_others=True)
     try:
-        parts = build(conf, transport, f"{conf.host}/{uuidlib.uuid4()}")
-        return daemon.Process([parts], conf.graceful_shutdown_timeout).run()
+        yield [build(conf, transport, f"{conf.host}/{uuidlib.uuid4()}")]
     finally:
         transport.cleanup()
+
+
+def run(argv: list[str]) -> int:
+    """Load and check the configuration, run workers; return the exit code."""
+    load = functools.partial(conf_module.load, argv, PROG, prepare=PREPARE, about=ABOUT)
+    conf = load()
+    logs.setup(conf)
+    # What can be told without connecting to anything is told here, at once.
+    for check in (*CHECKS, factory.prepare):
+        check(conf)
+    return workers.run(
+        functools.partial(working, conf),
+        conf.conductor.workers,
+        conf.graceful_shutdown_timeout,
+        conf_reload.Reloader(conf, load, CHECKS),
+    )
 
 
 def main() -> int:

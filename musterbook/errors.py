@@ -233,6 +233,20 @@ class MessageTooLarge(MusterbookError):
     limit: int
 
 
+class Stopping(MusterbookError):
+    """The process that was asked stops and can't finish. Facts: server, method.
+
+    Whether the call was done is unknown. It crosses the wire; callers get what their
+    client makes of nobody answering, with this message.
+    """
+
+    code = "stopping"
+    http_status = 503
+    template = "{server} stopped before it had finished {method}, ask again"
+    server: str
+    method: str
+
+
 class RemoteFailure(MusterbookError):
     """The other side failed in a way it has no name for. Facts: class_name."""
 

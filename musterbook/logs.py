@@ -16,8 +16,11 @@ _QUIET = (
     "alembic=WARNING",
     "amqp=ERROR",
     "amqplib=WARNING",
+    "cotyledon=WARNING",
     "futurist=WARNING",
     "kazoo.client=ERROR",
+    # At each reload, an option a line; conf.reload says it in one.
+    "oslo_config=ERROR",
     "oslo.messaging=ERROR",
     "oslo_messaging=ERROR",
     "oslo_db=ERROR",

@@ -99,6 +99,14 @@ def from_conf(conf: cfg.ConfigOpts, statement_seconds: int = 30) -> sa.Engine:
     return make_engine(url, statement_seconds=statement_seconds, **values)
 
 
+def check(conf: cfg.ConfigOpts) -> None:
+    """Refuse options of [database] that can't be used; connects to nothing.
+
+    :raises ConfigurationError: as from_conf
+    """
+    from_conf(conf).dispose()
+
+
 def sqlite_url(path: pathlib.Path) -> str:
     """Return the URL of a file, whatever characters its name has."""
     # SQLAlchemy 2.1 decodes the name, and encodes less of it than _parse() asks for.

@@ -6,6 +6,7 @@ from concurrent import futures
 import functools
 import inspect
 import logging
+import threading
 import time
 from typing import Any
 from typing import TypeVar
@@ -111,6 +112,14 @@ class Server:
         if self._started:
             self._server.wait()
 
+    def abandon(self) -> None:
+        """Answer the calls in hand with Stopping, in place of what they still do.
+
+        For a process that can't wait any longer and is about to end; any thread.
+        """
+        for message in self._server.in_hand():
+            message.give_up(self._name)
+
 
 class _OnlyExposed(rpc_dispatcher.RPCAccessPolicyBase):  # type: ignore[misc]  # untyped base
     def is_allowed(self, endpoint: object, method: str) -> bool:
@@ -131,21 +140,31 @@ class _AnsweringServer(rpc_server.RPCServer):  # type: ignore[misc]  # untyped b
         self._executor_cls = functools.partial(
             futures.ThreadPoolExecutor, thread_name_prefix=f"rpc-{target.topic}"
         )
+        self._in_hand: set[_Answering] = set()
+        self._in_hand_lock = threading.Lock()
+
+    def in_hand(self) -> "list[_Answering]":
+        with self._in_hand_lock:
+            return list(self._in_hand)
 
     def _on_incoming(self, incoming: list[Any]) -> None:
         arrived = time.monotonic()
-        self._work_executor.submit(self._process_arrived, incoming, arrived)
+        answering = [_Answering(message) for message in incoming]
+        with self._in_hand_lock:
+            self._in_hand.update(answering)
+        self._work_executor.submit(self._process_arrived, answering, arrived)
 
-    def _process_arrived(self, incoming: list[Any], arrived: float) -> None:
+    def _process_arrived(self, answering: "list[_Answering]", arrived: float) -> None:
         """Process what somebody still waits for; a cast, whenever it may be."""
         waited = time.monotonic() - arrived
-        for message in incoming:
-            patience = message.ctxt.get(rpc_transport.REPLY_TIMEOUT)
-            if message.msg_id is None or self._backlog.take(waited, patience):
-                self._process_incoming([message])
-
-    def _process_incoming(self, incoming: list[Any]) -> None:
-        super()._process_incoming([_Answering(message) for message in incoming])
+        try:
+            for message in answering:
+                patience = message.ctxt.get(rpc_transport.REPLY_TIMEOUT)
+                if message.msg_id is None or self._backlog.take(waited, patience):
+                    self._process_incoming([message])
+        finally:
+            with self._in_hand_lock:
+                self._in_hand.difference_update(answering)
 
 
 class _Noting(oslo_messaging.Serializer):  # type: ignore[misc]  # untyped base
@@ -222,15 +241,26 @@ _signature = functools.cache(inspect.signature)
 
 
 class _Answering:
-    """An incoming message whose caller gets an answer even if the answer can't be."""
+    """An incoming message whose caller gets one answer, even if the answer can't be."""
 
     def __init__(self, incoming: Any) -> None:
         self._incoming = incoming
+        self._unanswered = threading.Lock()  # taken for good by whoever answers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._incoming, name)
 
+    def give_up(self, server: str) -> None:
+        if not self._unanswered.acquire(blocking=False):
+            return
+        method = self._incoming.message.get("method")
+        LOG.warning("RPC %a is not finished: this process ends", method)
+        error = errors.Stopping(server=server, method=method)
+        self._incoming.reply(failure=_exc_info(error))
+
     def reply(self, reply: Any = None, failure: Any = None) -> None:
+        if not self._unanswered.acquire(blocking=False):
+            return
         try:
             self._incoming.reply(reply=reply, failure=failure)
         except Exception as exc:

@@ -173,6 +173,14 @@ def make_transport(conf: cfg.ConfigOpts, *, to_others: bool = False) -> Transpor
     return transport
 
 
+def check(conf: cfg.ConfigOpts) -> None:
+    """Refuse a transport_url that can't be used to reach others; connects to nothing.
+
+    :raises ConfigurationError: as make_transport
+    """
+    make_transport(conf, to_others=True).cleanup()
+
+
 def _make(conf: cfg.ConfigOpts) -> Transport:
     url = oslo_messaging.TransportURL.parse(conf)
     driver = _DRIVERS[url.transport](

@@ -76,6 +76,13 @@ class Beat:
             self._kicked = True
             self._wake.notify_all()
 
+    def set_interval(self, interval: float) -> None:
+        """Change the seconds between two beats; the next one comes now."""
+        self._pulse.set_interval(interval)
+        with self._wake:
+            self._kicked = True
+            self._wake.notify_all()
+
     def status(self) -> pulse.Status:
         """Return whether all is well, and since when."""
         return self._pulse.status()

@@ -79,6 +79,10 @@ class Pulse:
         self._last_good: float | None = None
         self._error: str | None = None
 
+    def set_interval(self, interval: float) -> None:
+        """Change the seconds between two turns; from any thread."""
+        self._interval = interval
+
     def turn(self) -> float:
         """Do one beat and all that it takes; never fails.
 

@@ -125,7 +125,7 @@ class World:
         transport = rpc.make_transport(conf)
         self.transports.append(transport)
         made = agent.Agent(
-            conf, transport, lambda member: Group(self.seen, member), 0.1
+            conf, transport, lambda member: Group(self.seen, member), lambda: 0.1
         )
         made.fail = (  # type: ignore[method-assign]  # stands in for the process
             lambda reason: self.failures.__setitem__(name or host, reason)
@@ -295,3 +295,32 @@ def test_what_was_deleted_behind_its_back_comes_back(world: World) -> None:
     nodes.compute_node_destroy(before["id"], None)
     (after,) = util.wait_until(nodes.compute_nodes)
     assert after["uuid"] == before["uuid"]
+
+
+def test_it_takes_up_the_configuration_as_it_is_now(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1", update_resources_interval=86400.0)
+    one.start()
+    util.wait_until(lambda: world.seen == ["join web1#1"])
+    world.write("web1", {"web1": {**NODE, "memory_mb": 32768}})
+    conf = one._conf
+    conf.set_override("update_resources_interval", 0.1)
+    conf.set_override("reserved_host_memory_mb", 2048)
+    conf.set_override("timeout", 0.2, group="inventory")
+    one.reset()
+    util.wait_until(lambda: world.memory() == [32768])
+    (row,) = db_store.DatabaseStore(world.engine).compute_nodes()
+    assert row["reserved_memory_mb"] == 2048
+    assert one._reader._timeout == 0.2
+    assert world.seen == ["join web1#1"]
+
+
+def test_a_reset_before_the_start_does_no_harm(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1")
+    one.reset()
+    one.abandon()
+    one.start()
+    util.wait_until(lambda: world.seen == ["join web1#1"])

@@ -1,7 +1,9 @@
 """The leader's loop on a real (SQLite) store and a group that the test makes up."""
 
 from collections.abc import Iterator
+import dataclasses
 import pathlib
+import time
 import uuid
 
 import pytest
@@ -271,3 +273,31 @@ def test_a_verdict_of_another_release_keeps_nobody_from_being_judged(
     world.lead()
     world.wait("web2", "up", "in-group")
     world.wait("web1", "up", "in-group")
+
+
+def test_it_takes_up_other_times_as_it_goes(world: World) -> None:
+    made = world.lead()
+    world.group.members.add(world.hello("web1"))
+    world.wait("web1", "up", "in-group")
+    slow = dataclasses.replace(POLICY, service_down_time=86400.0)
+    made.take_up(slow, TIMING)
+    polls = world.group.polls
+    util.wait_until(lambda: world.group.polls > polls + 2)
+    world.group.members.clear()
+    world.wait("web1", "suspect", "vanished")
+    vanished = time.monotonic()
+    util.wait_until(lambda: time.monotonic() - vanished > 2 * POLICY.service_down_time)
+    assert world.states()["web1"] == ("suspect", "vanished")
+    # What it has seen is kept: the host was silent for long enough by now.
+    made.take_up(POLICY, TIMING)
+    world.wait("web1", "down", "silent")
+
+
+def test_it_takes_up_another_pace(world: World) -> None:
+    made = world.lead()
+    util.wait_until(lambda: world.group.polls > 3)
+    made.take_up(POLICY, leader.Timing(poll_interval=3600.0, lease_interval=3600.0))
+    time.sleep(0.5)  # the look that is under way
+    polls = world.group.polls
+    time.sleep(0.5)  # many intervals of the former
+    assert world.group.polls == polls
