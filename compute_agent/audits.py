@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import random
 import threading
+import time
 
 from oslo_config import cfg
 from oslo_service import loopingcall
@@ -10,19 +11,26 @@ from oslo_service import periodic_task
 
 from musterbook import context
 
+#: Seconds between two looks whether an audit is wanted.
+_WANTED_STEP = 1.0
+
 
 class Audits:
-    """Calls a function every so many seconds, one call at a time.
+    """Calls a function every so many seconds and when wanted, one call at a time.
 
     Any thread may call its methods.
 
     :param conf: given to oslo.service
     :param audit: called in a thread of oslo.service's
+    :param wanted: set, it is called within a second; it clears it
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, audit: Callable[[], None]) -> None:
+    def __init__(
+        self, conf: cfg.ConfigOpts, audit: Callable[[], None], wanted: threading.Event
+    ) -> None:
         self._conf = conf
         self._audit = audit
+        self._wanted = wanted
         self._lock = threading.Lock()  # guards what follows
         self._interval = 0.0
         self._timers: list[loopingcall.DynamicLoopingCall] = []
@@ -56,7 +64,12 @@ class Audits:
     def _begin(
         self, interval: float, earlier: list[loopingcall.DynamicLoopingCall]
     ) -> loopingcall.DynamicLoopingCall:
-        audit = self._audit
+        wanted, audit = self._wanted, self._audit
+
+        def once() -> None:
+            while earlier:  # the last call of a timer that was replaced
+                earlier.pop().wait()
+            audit()
 
         class Tasks(periodic_task.PeriodicTasks):  # type: ignore[misc]  # oslo.service is untyped
             # A class per timer: the library keeps spacing and tasks on the class.
@@ -64,16 +77,20 @@ class Audits:
                 spacing=interval, name="audit", run_immediately=True
             )
             def audit(self, _: context.RequestContext) -> None:
-                while earlier:  # the last call of a timer that was replaced
-                    earlier.pop().wait()
-                audit()
+                once()
 
-        timer = loopingcall.DynamicLoopingCall(
-            Tasks(self._conf).run_periodic_tasks, context.service_context()
-        )
+        tasks = Tasks(self._conf)
+        first = time.monotonic() + random.uniform(0, interval)  # noqa: S311  # no secret
+
+        def turn(asking: context.RequestContext) -> float:
+            if wanted.is_set():
+                once()
+            if (early := first - time.monotonic()) > 0:
+                return early
+            return float(tasks.run_periodic_tasks(asking))
+
+        timer = loopingcall.DynamicLoopingCall(turn, context.service_context())
         timer.start(
-            initial_delay=random.uniform(0, interval),  # noqa: S311  # no secret
-            periodic_interval_max=interval,
-            stop_on_exception=False,
+            periodic_interval_max=min(interval, _WANTED_STEP), stop_on_exception=False
         )
         return timer

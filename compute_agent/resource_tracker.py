@@ -10,10 +10,10 @@ import threading
 from oslo_log import log as logging
 
 from compute_agent import core
+from compute_agent import tenure
 from compute_agent.inventory import bounded
 from compute_agent.inventory import source as inventory_source
 from musterbook import errors
-from musterbook.context import RequestContext
 from objects import compute_node
 
 LOG = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class ResourceTracker:
     :param host: the agent's host, as granted
     :param reader: the inventory source under its time limit
     :param policy: reserved amounts and ratios
-    :param context: carries the grant
+    :param held: the grant
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class ResourceTracker:
         host: str,
         reader: bounded.BoundedReader,
         policy: core.Policy,
-        context: RequestContext,
+        held: tenure.Tenure,
     ) -> None:
         self._host = host
         self._reader = reader
         self._policy = policy
-        self._context = context
+        self._held = held
         self._nodes: dict[str, compute_node.ComputeNode] = {}
         self._failing: dict[str, str] = {}
         self._source_failing = False
@@ -70,6 +70,7 @@ class ResourceTracker:
         :raises InventoryUnavailable: the source can't say what there is; nothing
             was changed
         :raises Superseded: another process has the host now
+        :raises GrantForgotten: the database was replaced; say hello again first
         """
         inventory = self._read()
         if self._reread.is_set():
@@ -81,11 +82,12 @@ class ResourceTracker:
             try:
                 outcome[self._audit_node(name, reading)].append(name)
                 self._note_success(name)
-            except errors.Superseded:
+            except (errors.Superseded, errors.GrantForgotten):
+                self._nodes.clear()
                 raise
             except errors.MusterbookError as exc:
                 self._nodes.pop(name, None)
-                self._note_failure(name, exc.message)
+                self._note_failure(name, exc)
                 failed.append((name, exc.message))
             except Exception as exc:
                 self._nodes.pop(name, None)
@@ -139,7 +141,7 @@ class ResourceTracker:
     def _find(self, name: str) -> compute_node.ComputeNode | None:
         try:
             return compute_node.ComputeNode.get_by_host_and_nodename(
-                self._context, self._host, name
+                self._held.context, self._host, name
             )
         except errors.ComputeNodeNotFound:
             return None
@@ -153,7 +155,7 @@ class ResourceTracker:
         whoever created it.
         """
         node = compute_node.ComputeNode(
-            self._context,
+            self._held.context,
             host=self._host,
             **core.capacity(reading, self._policy, None),
         )
@@ -167,10 +169,12 @@ class ResourceTracker:
         LOG.info("Node %s: created with id %s, uuid %s", name, node.id, node.uuid)
         return node
 
-    def _note_failure(self, name: str, reason: str) -> None:
-        if self._failing.get(name) != reason:
-            LOG.warning("Node %s: not saved, trying again: %s", name, reason)
-        self._failing[name] = reason
+    def _note_failure(self, name: str, exc: errors.MusterbookError) -> None:
+        """Log a failure when it begins; which part of the way is away changes often."""
+        kind = errors.kind(exc)
+        if self._failing.get(name) != kind:
+            LOG.warning("Node %s: not saved, trying again: %s", name, exc.message)
+        self._failing[name] = kind
 
     def _note_success(self, name: str) -> None:
         if self._failing.pop(name, None) is not None:

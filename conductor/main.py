@@ -22,7 +22,7 @@ from conductor import manager
 from conductor import pings
 from conductor.db import engine as db_engine
 from conductor.db import liveness
-from conductor.db import migration
+from conductor.db import reach
 from conductor.db import store as db_store
 from musterbook import conf as conf_module
 from musterbook import context
@@ -32,7 +32,9 @@ from musterbook import logs
 from musterbook import rpc
 from musterbook import workers
 from musterbook.conf import reload as conf_reload
+from musterbook.servicegroup import driver as group_driver
 from musterbook.servicegroup import factory
+from musterbook.servicegroup import reach as group_reach
 from musterbook.servicegroup import verdict
 from objects import store
 
@@ -47,6 +49,49 @@ PREPARE = (
 )
 #: What must hold of a configuration, besides each option by itself.
 CHECKS = (rpc.check, factory.check, db_engine.check)
+
+
+class DatabasePart(daemon.Part):
+    """The wait for the database, before anything is served."""
+
+    name = "database"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Wait for a database of today's shape.
+
+        :raises ConfigurationError: it refuses this process, or can't be worked with
+        :raises DatabaseUnavailable: the SQLite file can't be used
+        """
+        reach.wait_for_database(self._conf, self._stopping)
+
+    def stop(self) -> None:
+        """Wait no longer."""
+        self._stopping.set()
+
+
+class GroupPart(daemon.Part):
+    """The wait for the group backend, after all is served that doesn't need it."""
+
+    name = "group"
+
+    def __init__(self, make_driver: Callable[[], group_driver.GroupDriver]) -> None:
+        self._make_driver = make_driver
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Wait for the backend, so that a conductor that is ready can see who lives.
+
+        :raises ConfigurationError: it refuses this process
+        """
+        group_reach.wait_for_group(self._make_driver, self._stopping)
+
+    def stop(self) -> None:
+        """Wait no longer."""
+        self._stopping.set()
 
 
 class RpcPart(daemon.Part):
@@ -115,11 +160,10 @@ def build(
     """Bind the store and build the parts of one conductor process.
 
     :param owner: holds the leader's lease, unique among living processes
-    :raises DatabaseShape: the database isn't one this code can work with
+    :raises ConfigurationError: an option of the database or the group can't be used
     """
     group_url = factory.prepare(conf)
     engine = db_engine.from_conf(conf)
-    migration.check_current(engine)
     store.bind(db_store.DatabaseStore(engine))
     records = liveness.LivenessStore(engine)
     agents = compute_rpcapi.ComputeAPI(transport, conf.conductor.ping_timeout)
@@ -137,6 +181,7 @@ def build(
         verdict.Policy.from_conf(conf, group_url.member_timeout),
         leader.Timing.from_conf(conf),
         owner,
+        on_stranger=_look(agents),
     )
 
     def take_up() -> None:
@@ -146,7 +191,12 @@ def build(
             leader.Timing.from_conf(conf),
         )
 
-    return [RpcPart(conf, server), LeaderPart(standing, take_up)]
+    return [
+        DatabasePart(conf),
+        RpcPart(conf, server),
+        LeaderPart(standing, take_up),
+        GroupPart(lambda: factory.make_driver(conf, f"probe-{owner}")),
+    ]
 
 
 def _incarnation_of(agents: compute_rpcapi.ComputeAPI) -> Callable[[str], int]:
@@ -162,6 +212,13 @@ def _rejoin(agents: compute_rpcapi.ComputeAPI) -> Callable[[str, int], None]:
             agents.rejoin(context.service_context(), host, incarnation)
         except errors.MusterbookError as exc:
             LOG.warning("Host %s could not be told to rejoin: %s", host, exc.message)
+
+    return tell
+
+
+def _look(agents: compute_rpcapi.ComputeAPI) -> Callable[[str], None]:
+    def tell(host: str) -> None:
+        agents.look(context.service_context(), host)
 
     return tell
 

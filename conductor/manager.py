@@ -33,6 +33,8 @@ LOG = logging.getLogger(__name__)
 
 #: The version of ComputeNode with service_id and without host.
 _JUNO = "1.0"
+#: What an agent may say it had: leaves room in the column for those that follow.
+_MOST_HAD = 2**30
 #: A third number, of changes that concern no peer, is allowed and ignored.
 _VERSION = re.compile(r"(?P<major>\d{1,9})\.(?P<minor>\d{1,9})(\.\d{1,9})?", re.ASCII)
 
@@ -126,9 +128,12 @@ class ConductorManager:
         boot_id: str | None,
         release: str,
         secret: str,
+        had: int | None = None,
     ) -> dict[str, Any]:
         """Grant an incarnation to a starting agent, or refuse.
 
+        :param had: the incarnation of an agent that serves already and that the
+            database has forgotten
         :raises HostTaken: a living process serves this host
         :raises AgentNotAsked: whether one does can't be told now; try again
         """
@@ -139,6 +144,8 @@ class ConductorManager:
                 raise errors.InvalidInput(
                     field=field, reason="must be a text of 8 to 255 characters"
                 )
+        if had is not None and not (type(had) is int and 0 < had < _MOST_HAD):
+            raise errors.InvalidInput(field="had", reason="is not an incarnation")
         return self._granter.hello(
             context,
             host=host,
@@ -146,6 +153,7 @@ class ConductorManager:
             boot_id=boot_id,
             release=release,
             secret=secret,
+            had=had,
         )
 
     @rpc.exposed
@@ -179,6 +187,7 @@ class ConductorManager:
         """Return if the caller is the granted process of its host.
 
         :raises Superseded: it isn't, or not any more
+        :raises GrantForgotten: the database was replaced or set back since
         """
         grant = _grant_of(context)
         self._store.verify(

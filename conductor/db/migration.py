@@ -61,9 +61,10 @@ def version(engine: sa.Engine) -> str | None:
 def check_current(engine: sa.Engine) -> None:
     """Return if the database has exactly the shape this code works with.
 
-    :raises DatabaseShape: saying which revisions differ and what to do
+    :raises DatabaseBehind: a sync would bring it there
+    :raises DatabaseShape: it is newer than this code, or somebody else's
     """
-    retry.read(engine, _check_current)
+    retry.read(engine, check_connected)
 
 
 def sync(engine: sa.Engine, revision: str = "head") -> None:
@@ -122,15 +123,16 @@ def _revision(connection: sa.Connection) -> str | None:
     return heads[0] if heads else None
 
 
-def _check_current(connection: sa.Connection) -> None:
+def check_connected(connection: sa.Connection) -> None:
+    """Check as check_current does, on a connection, without any retry."""
     _check_shape(connection)
     found, wanted = _revision(connection), head()
     if found is None:
         tables = sa.inspect(connection).has_table("services")
         what = "of Juno's shape" if tables else "empty"
-        raise errors.DatabaseShape(reason=f"it is {what}; {_SYNC_HINT}")
+        raise errors.DatabaseBehind(reason=f"it is {what}; {_SYNC_HINT}")
     if found != wanted:
-        raise errors.DatabaseShape(
+        raise errors.DatabaseBehind(
             reason=f"it is at revision {found}, this code needs {wanted}; {_SYNC_HINT}"
         )
 

@@ -32,6 +32,15 @@ SERVICE_DOWN_TIME = 6.0
 POLL_INTERVAL = 0.25
 UPDATE_RESOURCES_INTERVAL = 1.0
 
+#: The same as in cases.md.
+CASES = {
+    "REPORT_INTERVAL": 3,
+    "MEMBER_TIMEOUT": 10,
+    "SERVICE_DOWN_TIME": 13,
+    "POLL_INTERVAL": 1,
+    "UPDATE_RESOURCES_INTERVAL": 10,
+}
+
 
 class Process:
     """One command of ours, with its output in files.
@@ -113,7 +122,10 @@ class Lab:
     """A fleet's servers and processes.
 
     :param folder: for configuration and output
+    :ivar lease_interval: of the conductors that are started from here on
     """
+
+    lease_interval = 0.5
 
     def __init__(
         self, folder: pathlib.Path, rabbit: str, group: str, database: str
@@ -151,8 +163,8 @@ class Lab:
         lines = ["[DEFAULT]", *(f"{k} = {v}" for k, v in values.items())]
         lines += ["[database]", f"connection = {self.database}"]
         lines += ["[conductor]", f"poll_interval = {POLL_INTERVAL}"]
-        lines += [f"workers = {self.workers}"]
-        lines += ["ping_timeout = 1", "lease_interval = 0.5"]
+        lines += [f"workers = {self.workers}", "ping_timeout = 1"]
+        lines += [f"lease_interval = {self.lease_interval}"]
         lines += ["[inventory]", "source = fake", "timeout = 5"]
         lines += ["[inventory_fake]", f"file = {self.folder / name}.json"]
         path = self.folder / f"{name}.conf"

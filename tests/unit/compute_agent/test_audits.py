@@ -40,8 +40,13 @@ def audit() -> Audit:
 
 
 @pytest.fixture
-def made(audit: Audit) -> Iterator[audits.Audits]:
-    made = audits.Audits(trees.load_conf(), audit)
+def wanted() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def made(audit: Audit, wanted: threading.Event) -> Iterator[audits.Audits]:
+    made = audits.Audits(trees.load_conf(), audit, wanted)
     yield made
     audit.go.set()
     made.stop()
@@ -107,3 +112,22 @@ def test_a_stop_waits_for_the_audit_in_hand(made: audits.Audits, audit: Audit) -
     stopper.join(LIMIT)
     assert not stopper.is_alive()
     assert (audit.running, audit.count) == (0, 1)
+
+
+def test_a_wanted_audit_need_not_wait_for_the_interval(
+    audit: Audit, wanted: threading.Event
+) -> None:
+    def once() -> None:
+        wanted.clear()
+        audit()
+
+    made = audits.Audits(trees.load_conf(), once, wanted)
+    try:
+        made.set_interval(86400.0)
+        wanted.set()
+        util.wait_until(lambda: audit.count == 1)
+        wanted.set()
+        util.wait_until(lambda: audit.count == 2)
+        assert not wanted.is_set()
+    finally:
+        made.stop()
