@@ -9,6 +9,7 @@ from typing import Any
 from typing import cast
 from typing import TypeVar
 
+import hypothesis
 import pytest
 
 from tests import keeper
@@ -16,6 +17,10 @@ from tests import process
 
 _KEEPER = pytest.StashKey[keeper.Keeper]()
 _S = TypeVar("_S", bound=process.Server)
+
+# What a test finds doesn't depend on how busy the machine is.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_configure(config: pytest.Config) -> None:
