@@ -177,6 +177,8 @@ def _alone(engine: sa.Engine) -> Iterator[sa.Connection]:
         if engine.dialect.name == "mysql":
             # Server-wide and at most 64 characters.
             name = str(engine.url.database).encode()
+            # A change of the schema ends the transaction; the next one begins itself.
+            connection.exec_driver_sql("SET autocommit = 0")
             take = sa.text("SELECT GET_LOCK(:key, 0)")
             _wait_for(connection, take, hashlib.sha256(name).hexdigest()[:32])
         else:
