@@ -15,6 +15,8 @@ from oslo_messaging._drivers import common
 from oslo_messaging._drivers import impl_rabbit
 from oslo_utils import netutils
 
+from musterbook.rpc import readahead
+
 # An idle listener looks this often (seconds) whether it shall stop; the original one
 # up to every 5 s, which is how long stop() then took.
 _MAX_POLL = 0.5
@@ -67,11 +69,16 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped b
 
 
 class _Connection(impl_rabbit.Connection):  # type: ignore[misc]  # untyped base
-    """Survives any user, password and virtual host.
+    """Survives any user, password and virtual host; reads ahead.
 
     The original leaves a slash as it is when it builds the URL for kombu, which then
     takes the rest of the password for a path (and its start for a port, in the error).
     """
+
+    def _set_current_channel(self, new_channel: Any) -> None:
+        if new_channel is not None and new_channel is not self.channel:
+            readahead.enable(new_channel.connection)
+        super()._set_current_channel(new_channel)
 
     def _transform_transport_url(
         self,
