@@ -80,9 +80,8 @@ class Plan:
                 wanted.append("inventory_generation")
         self._wanted = tuple(wanted)
         self._returning = shape.returning and bool(wanted)
-        self._packed = not shape.returning and 0 < len(wanted) <= len(
-            usage.FREE & set(wanted)
-        )
+        free_only = bool(wanted) and usage.FREE.issuperset(wanted)
+        self._packed = free_only and not shape.returning
         self.in_one = not wanted or self._returning or self._packed
         fixed = {
             "deleted": _number(0),
@@ -132,8 +131,9 @@ class Plan:
         parameters |= {"node_id": node_id, **conditions}
         result = connection.execute(self._statement, parameters)
         if self._returning:
-            row = result.mappings().first()
-            return None if row is None else answer | dict(row)
+            # To the end, where SQLite commits and says so if it can't.
+            found = result.mappings().all()
+            return answer | dict(found[0]) if found else None
         if not result.rowcount:
             return None
         if self._packed:
@@ -141,8 +141,8 @@ class Plan:
         if self._wanted:
             # The row is locked by this transaction: these are the values just set.
             query = sa.select(*(_T.c[name] for name in self._wanted))
-            found = connection.execute(query.where(_T.c.id == node_id))
-            answer |= found.mappings().one()
+            set_now = connection.execute(query.where(_T.c.id == node_id))
+            answer |= set_now.mappings().one()
         return answer
 
 

@@ -57,9 +57,9 @@ def _why(ratio: float, alone_ms: float, foreign_cores: float) -> str:
         f"here, {slower:.2f} times the {_KNOWN_UPDATE} ms there: "
     )
     if ratio <= slower * _INFLATED:
-        found += "a slower machine explains it"
+        found += "a slower or busier machine explains it"
     else:
-        found += f"a slower machine explains {max(1.0, slower):.2f} of it"
+        found += f"a slower or busier machine explains {max(1.0, slower):.2f} of it"
     if foreign_cores > _DISTURBING:
         found += (
             f"; {foreign_cores:.1f} cores were busy with what isn't measured, "

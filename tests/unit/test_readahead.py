@@ -6,7 +6,7 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
-from amqp import transport as amqp_transport
+from kombu.transport import pyamqp
 import pytest
 
 from musterbook.rpc import readahead
@@ -37,7 +37,8 @@ def ends() -> Iterator[tuple[socket.socket, Any]]:
     theirs, ours = socket.socketpair()
     with theirs, ours:
         ours.settimeout(5)
-        made: Any = amqp_transport.TCPTransport("nowhere")
+        library: Any = pyamqp
+        made = library.amqp.transport.TCPTransport("nowhere")
         made.sock = Counting(ours)
         made._setup_transport()
         readahead.enable(SimpleNamespace(transport=made))

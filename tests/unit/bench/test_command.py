@@ -141,7 +141,7 @@ def test_floor_is_called_inflated_where_it_is_and_says_why() -> None:
     said, why = rpc_save.floor_notes(1.5, 0.28, 0.1)
     assert said.endswith("inflated")
     assert "2.00 times" in why
-    assert why.endswith("a slower machine explains it")
+    assert why.endswith("a slower or busier machine explains it")
     assert "1.4 cores were busy" in rpc_save.floor_notes(1.5, 0.28, 1.4)[1]
     assert "not explained" in rpc_save.floor_notes(1.5, 0.14, 0.0)[1]
 
