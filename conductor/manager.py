@@ -74,7 +74,7 @@ class ConductorManager:
             raise errors.InvalidInput(field="objinst", reason="is not an object")
         function = base.instance_method(objinst.obj_name(), objmethod)
         _trace(context, f"{objinst.obj_name()}.{objmethod}")
-        before = {name: getattr(objinst, name) for name in objinst.obj_set_fields()}
+        before = objinst.obj_values()
         objinst._context = context
         result = _run(function, objinst, args=args, kwargs=kwargs)
         return _updates(objinst, before), result
@@ -290,9 +290,9 @@ def _updates(objinst: base.MusterObject, before: Mapping[str, Any]) -> dict[str,
     if isinstance(objinst, compute_node.ComputeNode) and objinst.VERSION == _JUNO:
         compute_node.fill_service_ids([objinst])
     updates: dict[str, Any] = {
-        name: objinst.fields[name].to_primitive(objinst, name, getattr(objinst, name))
-        for name in objinst.obj_set_fields()
-        if name not in before or before[name] != getattr(objinst, name)
+        name: objinst.fields[name].to_primitive(objinst, name, value)
+        for name, value in objinst.obj_values().items()
+        if name not in before or before[name] != value
     }
     if objinst.VERSION != type(objinst).VERSION:
         objinst.obj_make_compatible(updates, objinst.VERSION)

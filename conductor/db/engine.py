@@ -9,8 +9,6 @@ from collections.abc import Sequence
 import copy
 import os
 import pathlib
-import select
-import time
 from typing import Any
 from urllib import parse
 
@@ -23,6 +21,8 @@ from sqlalchemy import event
 from sqlalchemy import exc as sa_exc
 from sqlalchemy import pool as sa_pool
 
+from conductor.db import mysql as db_mysql
+from conductor.db import postgresql as db_postgresql
 from musterbook import errors
 
 OPTION = "[database]connection"
@@ -66,8 +66,10 @@ _DRIVERS = {
 _CONNECT_SECONDS = 5
 _LOCK_SECONDS = 5
 _SQLITE_BUSY_SECONDS = 10
-#: Execution option of a connection that will only read; see retry.read.
-READ_ONLY = "musterbook_read_only"
+#: Execution options of a connection that will only read, and of one on which each
+#: statement is a transaction of its own.
+_READ_ONLY = "musterbook_read_only"
+_SINGLE = "musterbook_single"
 
 
 def list_opts() -> list[tuple[str | None, Sequence[cfg.Opt]]]:
@@ -194,6 +196,23 @@ def _check_file(url: sa.URL) -> None:
         raise _refused(f"{path} is not a file that can be written")
 
 
+def reader(engine: sa.Engine) -> sa.Connection:
+    """Return a connection that only reads; on servers nothing begins and ends it."""
+    return _unbegun(engine, _READ_ONLY)
+
+
+def single(engine: sa.Engine) -> sa.Connection:
+    """Return a connection on which each statement is a transaction of its own."""
+    return _unbegun(engine, _SINGLE)
+
+
+def _unbegun(engine: sa.Engine, mark: str) -> sa.Connection:
+    options: dict[str, Any] = {mark: True}
+    if engine.dialect.name == "postgresql":
+        options["isolation_level"] = "AUTOCOMMIT"
+    return engine.connect().execution_options(**options)
+
+
 # -- MySQL, MariaDB and PostgreSQL -------------------------------------------------
 
 
@@ -214,12 +233,14 @@ def _server_engine(url: sa.URL, seconds: int, options: dict[str, Any]) -> sa.Eng
         max_retries=0,
         # Yields to green threads, which we never have.
         thread_checkin=False,
+        _engine_target=_without_ping,
     )
     statements = _MYSQL_SESSION if mysql else _postgresql_session(seconds)
     if mysql:
-        _share_tls_context(engine)
+        db_mysql.connect_by_ours(engine)
+        _begin_by_statement(engine)
     else:
-        _bound_waiting(engine, seconds)
+        db_postgresql.bound_waiting(engine, _CONNECT_SECONDS, seconds)
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, record: Any) -> None:
@@ -232,96 +253,24 @@ def _server_engine(url: sa.URL, seconds: int, options: dict[str, Any]) -> sa.Eng
     return engine
 
 
-def _share_tls_context(engine: sa.Engine) -> None:
-    """Make all connections without TLS options of their own use one context.
+def _without_ping(url: sa.URL, **arguments: Any) -> tuple[sa.Engine, sa.Engine]:
+    """Return an engine, twice, that doesn't ask before each use if a connection lives.
 
-    PyMySQL 1.2 makes one for each, in case that the server offers TLS, and reads the
-    system's certificates into it (which it then doesn't check): 1 MiB and 15 ms of
-    CPU for each connection.
+    oslo.db 18 leaves no choice. What fails on a dead connection is run again on a new
+    one by retry, which alone uses the engine.
     """
-    driver: Any = engine.dialect.loaded_dbapi
-    original: Any = driver.connections.Connection
-
-    class Connection(original):  # type: ignore[misc]  # untyped base
-        _shared: Any = None
-
-        def _create_ssl_ctx(self, sslp: Any) -> Any:
-            if sslp:
-                return super()._create_ssl_ctx(sslp)
-            if Connection._shared is None:  # two threads may make two; one stays
-                Connection._shared = super()._create_ssl_ctx(sslp)
-            return Connection._shared
-
-        def connect(self, sock: Any = None) -> None:
-            # PyMySQL 1.2 bounds what the server says first by the limit of a
-            # statement: a frozen one would keep each new connection that long.
-            usual: Any = self._read_timeout
-            self._read_timeout: Any = self.connect_timeout
-            try:
-                super().connect(sock)
-            finally:
-                self._read_timeout = usual
-
-    @event.listens_for(engine, "do_connect")
-    def _connect(dialect: Any, record: Any, args: Any, parameters: Any) -> Any:
-        return Connection(*args, **parameters)
+    engine = sa.create_engine(url, **{**arguments, "pool_pre_ping": False})
+    return engine, engine
 
 
-def _bound_waiting(engine: sa.Engine, seconds: int) -> None:
-    """End the waiting for a PostgreSQL server that is frozen or gone without a word.
+def _begin_by_statement(engine: sa.Engine) -> None:
+    """Send a BEGIN where a transaction is meant; see conductor.db.mysql."""
 
-    libpq waits for an answer without limit: statement_timeout is the server's, and the
-    kernel of a frozen one goes on answering keepalives. psycopg2 leaves the waiting to
-    a function, one for the process, if it is given one.
-
-    :param seconds: for a statement; 0: no limit
-    """
-    driver: Any = engine.dialect.loaded_dbapi
-    original: Any = driver.extensions.connection
-
-    class Connection(original):  # type: ignore[misc]  # untyped base
-        musterbook_limit = seconds
-
-    def wait(connection: Any) -> None:
-        limit = getattr(connection, "musterbook_limit", 0)
-        if limit and connection.status == driver.extensions.STATUS_SETUP:
-            limit = _CONNECT_SECONDS
-        _wait_for_answer(driver, connection, limit)
-
-    driver.extensions.set_wait_callback(wait)
-
-    @event.listens_for(engine, "do_connect")
-    def _connect(dialect: Any, record: Any, args: Any, parameters: Any) -> Any:
-        try:
-            return driver.connect(*args, connection_factory=Connection, **parameters)
-        except driver.OperationalError as exc:
-            # Waiting ourselves, we are told the end of libpq's sentence only; what it
-            # begins with is how retry.classify knows that nobody was connected.
-            said = str(exc).strip()
-            if said.startswith("connection to server"):
-                raise
-            raise driver.OperationalError(
-                f"connection to server failed: {said}"
-            ) from None
-
-
-def _wait_for_answer(driver: Any, connection: Any, limit: float) -> None:
-    """Do what psycopg2 would do while it waits, for limit seconds at most.
-
-    The connection is closed by psycopg2 when this raises.
-    """
-    states = driver.extensions
-    deadline = time.monotonic() + limit if limit else None
-    while (state := connection.poll()) != states.POLL_OK:
-        # Not select(): it can't take file descriptors beyond 1023.
-        poller = select.poll()
-        wanted = select.POLLIN if state == states.POLL_READ else select.POLLOUT
-        poller.register(connection.fileno(), wanted)
-        left = None if deadline is None else max(deadline - time.monotonic(), 0)
-        if not poller.poll(None if left is None else left * 1000) and left == 0:
-            raise driver.OperationalError(
-                f"connection to server gave no answer within {limit:g} s"
-            )
+    @event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        options = connection.get_execution_options()
+        if not (_SINGLE in options or _READ_ONLY in options):
+            connection.exec_driver_sql("BEGIN")
 
 
 _MYSQL_SESSION = (
@@ -398,7 +347,9 @@ def _sqlite_engine(url: sa.URL, synchronous: bool) -> sa.Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
-        reading = connection.get_execution_options().get(READ_ONLY)
-        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+        options = connection.get_execution_options()
+        if _SINGLE not in options:
+            reading = _READ_ONLY in options
+            connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import hmac
+from typing import Any
 import uuid as uuidlib
 
 import sqlalchemy as sa
@@ -19,19 +20,18 @@ from musterbook.context import Grant
 _T = models.services
 
 
-def condition(grant: Grant, binary: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a grant is the current one, for any statement.
+def parameters(grant: Grant, binary: str) -> dict[str, object]:
+    """Return the values of CONDITION's parameters.
 
-    It is seen as of the statement's start; a grant is only kept from changing until
-    the end of the transaction by hold().
-
-    :raises Superseded: it can't be any's
+    :raises Superseded: it can't be the current grant of any host
     """
     _check_possible(grant)
-    return sa.exists().where(
-        _is_granted(grant.host, binary, grant.incarnation),
-        _T.c.secret_hash == _hash(grant.secret),
-    )
+    return {
+        "grant_host": grant.host,
+        "grant_binary": binary,
+        "grant_incarnation": grant.incarnation,
+        "grant_secret_hash": _hash(grant.secret),
+    }
 
 
 def hold(connection: sa.Connection, grant: Grant, binary: str) -> None:
@@ -224,13 +224,28 @@ class GrantStore:
         retry.run(self._engine, lambda c: c.execute(granted))
 
 
-def _is_granted(host: str, binary: str, incarnation: int) -> sa.ColumnElement[bool]:
+def _is_granted(host: Any, binary: Any, incarnation: Any) -> sa.ColumnElement[bool]:
     return sa.and_(
         types.same_name(_T.c.host, host),
         _T.c.binary == binary,
         _T.c.incarnation == incarnation,
         models.live(_T),
     )
+
+
+#: The parameter with the grant's host.
+HOST = sa.bindparam("grant_host", type_=sa.String())
+#: The condition that a grant is the current one, for any statement. It is seen as of
+#: the statement's start; a grant is only kept from changing until the end of the
+#: transaction by hold(). Its values are those of parameters().
+CONDITION = sa.exists().where(
+    _is_granted(
+        HOST,
+        sa.bindparam("grant_binary", type_=sa.String()),
+        sa.bindparam("grant_incarnation", type_=sa.Integer()),
+    ),
+    _T.c.secret_hash == sa.bindparam("grant_secret_hash", type_=sa.String()),
+)
 
 
 def _first_grant(

@@ -99,13 +99,21 @@ def run(
     return _guarded(engine, lambda: engine.begin(), work, again_on_duplicate)
 
 
+def single(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+    """Run work that is one statement, as run does; its end is its commit."""
+    return _guarded(
+        engine, lambda: db_engine.single(engine), work, again_on_duplicate=False
+    )
+
+
 def read(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
-    """Run work that only reads, as run does; takes no lock on SQLite."""
+    """Run work that only reads, as run does; takes no lock on SQLite.
 
-    def begin() -> contextlib.AbstractContextManager[sa.Connection]:
-        return engine.connect().execution_options(**{db_engine.READ_ONLY: True})
-
-    return _guarded(engine, begin, work, again_on_duplicate=False)
+    Each statement sees what is committed when it begins.
+    """
+    return _guarded(
+        engine, lambda: db_engine.reader(engine), work, again_on_duplicate=False
+    )
 
 
 def _guarded(

@@ -13,6 +13,7 @@ from oslo_messaging._drivers import impl_rabbit
 from oslo_utils import netutils
 
 from musterbook import errors
+from musterbook.rpc import readahead
 
 #: What is raised when the broker is absent, lost or refuses.
 FAULTS = (
@@ -78,6 +79,11 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]  # untyped base
         self.connect(left(deadline) / self._hosts, going_on)
         self.connection.connection.sock.settimeout(left(deadline))
         self._set_current_channel(self.connection.channel())
+
+    def _set_current_channel(self, new_channel: Any) -> None:
+        if new_channel is not None and new_channel is not self.channel:
+            readahead.enable(new_channel.connection)
+        super()._set_current_channel(new_channel)
 
     def connect(self, seconds: float, going_on: Callable[[], bool]) -> None:
         """Try each host once.

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import signal
+import statistics
 import subprocess
 import sys
 from typing import Any
@@ -17,7 +18,7 @@ from tests.bench import catalogue
 from tests.bench import rpc_stop
 
 ROOT = pathlib.Path(__file__).parents[2]
-SMALL = ("--seconds=0.5", "--windows=2", "--callers=1,2", "--nodes=20",
+SMALL = ("--seconds=0.5", "--windows=2", "--callers=1,8", "--nodes=20",
          "--calls-for-memory=200")  # fmt: skip
 POSITIVE = ("rate", "p50_ms", "p99_ms", "server_cpu_ms", "caller_cpu_ms")
 
@@ -49,11 +50,13 @@ def test_small(name: str, tmp_path: pathlib.Path) -> None:
     assert running.returncode == (not all(b["holds"] for b in found["bounds"])), printed
     assert found["bench"] == name
     check_bounds(found["bounds"])
+    if name == "rpc_save":
+        check_ratio(found)
     assert found["machine"]["cores"] >= 1
     assert all(found["machine"]["servers"].values())
     for side in ("floor", "ours"):
         check_side(found, side)
-    assert all(value > 0 for value in found["ratios"]["2"].values() if value)
+    assert all(value > 0 for value in found["ratios"]["8"].values() if value)
     sizes = found["figures"]["message_bytes"]
     assert abs(sizes["floor"]["request"] - sizes["ours"]["request"]) < 20
     assert sizes["floor"]["answer"] == sizes["ours"]["answer"]
@@ -88,6 +91,21 @@ def check_bounds(bounds: list[dict[str, Any]]) -> None:
         )
         assert bound["holds"] == kept
         assert bound["value"] > 0
+
+
+def check_ratio(found: dict[str, Any]) -> None:
+    """Work out anew what the bound is on: server's CPU over floor's, 8 callers."""
+
+    def of(side: str) -> float:
+        windows = found["figures"]["windows"][side]
+        cells = [float(w["server_cpu_ms"]) for w in windows if w["callers"] == 8]
+        return statistics.median(cells)
+
+    ratio, memory = found["bounds"]
+    assert ratio["value"] == pytest.approx(of("ours") / of("floor"))
+    assert (ratio["limit"], memory["limit"]) == (1.3, 100)
+    assert memory["value"] == found["figures"]["memory"]["after_mib"]
+    assert found["figures"]["floor_statement_alone_cpu_ms"] > 0
 
 
 def check_side(found: dict[str, Any], side: str) -> None:

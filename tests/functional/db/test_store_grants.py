@@ -67,10 +67,9 @@ def test_a_save_is_still_one_statement(
     grant: Grant,
     node: dict[str, Any],
 ) -> None:
-    begin = ["BEGIN"] if engine.dialect.name == "sqlite" else []
     with test_store_nodes.statements(engine) as seen:
         store.compute_node_update(node["id"], {"vcpus": 9}, 0, grant)
-    assert seen == [*begin, "UPDATE"]
+    assert seen == ["UPDATE"]
 
 
 def test_a_superseded_agent_writes_nothing(
