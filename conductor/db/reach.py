@@ -47,8 +47,20 @@ def wait_for_database(conf: cfg.ConfigOpts, stopping: threading.Event) -> bool:
 def _wait(engine: sa.Engine, stopping: threading.Event) -> bool:
     pauses = backoff.Backoff(_FIRST_PAUSE, _MOST_PAUSE)
     began, reason = time.monotonic(), ""
+    odd = False
     while not stopping.is_set():
-        found = _attempt(engine)
+        try:
+            found = _attempt(engine)
+            odd = False
+        except errors.DatabaseShape as exc:
+            # Twice: MySQL shows each step of a sync that is under way.
+            if odd:
+                raise errors.ConfigurationError(
+                    option=db_engine.OPTION, reason=exc.message
+                ) from None
+            odd = True
+            stopping.wait(_FIRST_PAUSE)
+            continue
         if not found:
             if reason:
                 seconds = time.monotonic() - began
@@ -62,16 +74,15 @@ def _wait(engine: sa.Engine, stopping: threading.Event) -> bool:
 
 
 def _attempt(engine: sa.Engine) -> str:
-    """Look once; return what has to be waited for, '' for nothing."""
+    """Look once; return what has to be waited for, '' for nothing.
+
+    :raises DatabaseShape: what no sync can mend
+    """
     try:
         with engine.connect() as connection:
             migration.check_connected(connection)
     except errors.DatabaseBehind as exc:
         return str(exc.kwargs["reason"])
-    except errors.DatabaseShape as exc:
-        raise errors.ConfigurationError(
-            option=db_engine.OPTION, reason=exc.message
-        ) from None
     except (sa_exc.SQLAlchemyError, oslo_exc.DBError) as exc:
         refused = retry.refusal(exc)
         if refused is not None:

@@ -17,7 +17,10 @@ from tests.functional import lab as labs
 #: Seconds after its end within which all must be well, on a machine that isn't busy.
 WELL = 15.0
 #: And on one that is.
-BUSY = 60.0
+BUSY = 120.0
+#: Seconds for the answer to a ping: less than a statement may take (30 s), which a
+#: ping must never wait for.
+PING = 20.0
 
 
 class Watch:
@@ -25,7 +28,7 @@ class Watch:
 
     :ivar states: what was ever told of each node
     :ivar slowest: seconds that the slowest answer to a ping took
-    :ivar unanswered: pings without an answer within 5 s
+    :ivar unanswered: pings without an answer within PING
     """
 
     def __init__(self, lab: labs.Lab) -> None:
@@ -62,7 +65,7 @@ class Watch:
     def _ping(self) -> None:
         began = time.monotonic()
         try:
-            self._lab.conductor.ping(context.service_context(), timeout=5.0)
+            self._lab.conductor.ping(context.service_context(), timeout=PING)
         except errors.MusterbookError:
             self.unanswered += 1
         self.slowest = max(self.slowest, time.monotonic() - began)

@@ -22,6 +22,7 @@ KINDS: dict[str, type[process.Server]] = {
     "mariadb": servers.MariaDB,
     "postgresql": servers.PostgreSQL,
 }
+pytestmark = pytest.mark.timeout(600)
 LOST = "The database is lost"
 BACK = "The database is back"
 HOSTS = ["web1", "web2"]

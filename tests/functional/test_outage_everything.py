@@ -14,6 +14,7 @@ from tests.functional import lab as labs
 from tests.functional import outages
 from tests.functional import test_readiness as readiness
 
+pytestmark = pytest.mark.timeout(600)
 HOSTS = ["web1", "web2"]
 
 

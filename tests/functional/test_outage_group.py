@@ -13,6 +13,7 @@ from tests import util
 from tests.functional import lab as labs
 from tests.functional import outages
 
+pytestmark = pytest.mark.timeout(600)
 HOSTS = [f"web{number}" for number in range(1, 4)]
 FAILED = "Group compute: beat failed"
 AGAIN = "Joined again: group compute"

@@ -18,8 +18,9 @@ from tests.functional import outages
 from tests.functional import test_readiness as readiness
 
 CANARY = "CANARY"
-#: Seconds for what must be said within 5 s by a machine that isn't busy.
-SOON = 30.0
+pytestmark = pytest.mark.timeout(600)
+#: Seconds for what a machine that isn't busy says within 5 s of its start.
+SOON = 90.0
 KINDS: dict[str, type[process.Server]] = {
     "mariadb": servers.MariaDB,
     "postgresql": servers.PostgreSQL,
@@ -81,7 +82,8 @@ def test_a_conductor_before_its_database(
     lab.sync()
     util.wait_until(lambda: manager.listen(1.0), outages.BUSY)
     assert [text for text, _ in manager.heard] == [b"READY=1"]
-    outages.check_said([conductor], waiting, 2)
+    # MySQL shows what a sync has made so far, which is one reason more.
+    assert 2 <= conductor.errors().count(waiting) <= 3
     outages.check_said([conductor], "The database can be used, after", 1)
     assert outages.fleet(lab) == {}
     outages.check_alive([conductor])
