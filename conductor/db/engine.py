@@ -240,7 +240,7 @@ def _server_engine(url: sa.URL, seconds: int, options: dict[str, Any]) -> sa.Eng
         db_mysql.connect_by_ours(engine)
         _begin_by_statement(engine)
     else:
-        db_postgresql.bound_waiting(engine, _CONNECT_SECONDS, seconds)
+        db_postgresql.bound_waiting(engine, seconds)
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, record: Any) -> None:

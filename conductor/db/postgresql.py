@@ -8,14 +8,14 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 
-def bound_waiting(engine: sa.Engine, connect_seconds: int, seconds: int) -> None:
+def bound_waiting(engine: sa.Engine, seconds: int) -> None:
     """End the waiting for a PostgreSQL server that is frozen or gone without a word.
 
     libpq waits for an answer without limit: statement_timeout is the server's, and the
     kernel of a frozen one goes on answering keepalives. psycopg2 leaves the waiting to
-    a function, one for the process, if it is given one.
+    a function if it is given one: one for the process, so that it serves connections
+    of others, too. With it, connect_timeout is its to heed.
 
-    :param connect_seconds: for connecting
     :param seconds: for a statement; 0: no limit
     """
     driver: Any = engine.dialect.loaded_dbapi
@@ -25,9 +25,10 @@ def bound_waiting(engine: sa.Engine, connect_seconds: int, seconds: int) -> None
         musterbook_limit = seconds
 
     def wait(connection: Any) -> None:
-        limit = getattr(connection, "musterbook_limit", 0)
-        if limit and connection.status == driver.extensions.STATUS_SETUP:
-            limit = connect_seconds
+        if connection.status == driver.extensions.STATUS_SETUP:
+            limit = _connect_timeout(driver, connection)
+        else:
+            limit = getattr(connection, "musterbook_limit", 0)
         _wait_for_answer(driver, connection, limit)
 
     driver.extensions.set_wait_callback(wait)
@@ -45,6 +46,12 @@ def bound_waiting(engine: sa.Engine, connect_seconds: int, seconds: int) -> None
             raise driver.OperationalError(
                 f"connection to server failed: {said}"
             ) from None
+
+
+def _connect_timeout(driver: Any, connection: Any) -> float:
+    """Return the seconds for connecting; 0: no limit."""
+    said = driver.extensions.parse_dsn(connection.dsn).get("connect_timeout")
+    return max(float(said or 0), 0.0)
 
 
 def _wait_for_answer(driver: Any, connection: Any, limit: float) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from oslo_config import cfg
 from oslo_db import exception as oslo_exc
+import psycopg2
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc as sa_exc
@@ -65,7 +66,9 @@ def test_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
     real = builtins.__import__
 
     def without(name: str, *args: Any) -> Any:
-        if name.partition(".")[0] in {"pymysql", "psycopg2"}:
+        # SQLAlchemy's own modules of these names are imported relatively.
+        relative = len(args) > 3 and args[3]
+        if not relative and name.partition(".")[0] in {"pymysql", "psycopg2"}:
             raise ImportError(name)
         return real(name, *args)
 
@@ -184,17 +187,30 @@ def test_mariadb_connections_share_a_tls_context(mariadb_url: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.parametrize("seconds", [30, 0])
 @pytest.mark.parametrize("scheme", ["mysql+pymysql", "postgresql+psycopg2"])
-def test_a_server_that_says_nothing_is_given_up(scheme: str) -> None:
+def test_a_server_that_says_nothing_is_given_up(scheme: str, seconds: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        engine = db_engine.make_engine(f"{scheme}://u:p@127.0.0.1:{port}/d")
+        url = f"{scheme}://u:p@127.0.0.1:{port}/d"
+        engine = db_engine.make_engine(url, statement_seconds=seconds)
         began = time.monotonic()
         with pytest.raises((sa_exc.DBAPIError, oslo_exc.DBError)) as caught:
             engine.connect()
         # 5 s, and not the 30 s of a statement.
         assert time.monotonic() - began < 25
     assert retry.classify(caught.value) is retry.Trouble.LOST
+
+
+def test_connections_of_others_keep_their_limit() -> None:
+    """What waits for psycopg2's connections is one for the whole process."""
+    db_engine.make_engine("postgresql://u:p@127.0.0.1/d")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        began = time.monotonic()
+        with pytest.raises(psycopg2.OperationalError):
+            psycopg2.connect(f"host=127.0.0.1 port={port} connect_timeout=2")
+        assert time.monotonic() - began < 25
 
 
 @pytest.mark.parametrize("kind", [servers.MariaDB, servers.PostgreSQL])
