@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+import logging
 import os
 import pathlib
 import shutil
@@ -29,6 +30,14 @@ def pytest_configure(config: pytest.Config) -> None:
         process.raise_file_limit()
         config.stash[_KEEPER] = keeper.Keeper()
         config.stash[_KEEPER].start()
+
+
+@pytest.fixture(autouse=True)
+def same_root_level() -> Iterator[None]:
+    """Give the next test the root logger's level as it was; `debug` changes it."""
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
 
 
 @pytest.hookimpl(optionalhook=True)
