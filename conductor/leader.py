@@ -224,12 +224,19 @@ class Leader:
     def _poll(self) -> frozenset[str] | errors.GroupError:
         try:
             if self._driver is None:
-                made = self._make_driver()
-                made.start()
-                self._driver = made
+                self._driver = self._connect()
             return self._driver.get_all(service_obj.COMPUTE_TOPIC)
         except errors.GroupError as exc:
             return exc
+
+    def _connect(self) -> group_driver.GroupDriver:
+        made = self._make_driver()
+        try:
+            made.start()
+        except BaseException:
+            made.stop()  # it has a thread, connected or not
+            raise
+        return made
 
     def _disconnect(self) -> None:
         if self._driver is not None:

@@ -1,8 +1,11 @@
 """The leader's loop on a real (SQLite) store and a group that the test makes up."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import dataclasses
 import pathlib
+import socket
+import threading
 import time
 import uuid
 
@@ -16,7 +19,9 @@ from conductor.db import liveness
 from conductor.db import migration
 from musterbook import errors
 from musterbook.servicegroup import driver as group_driver
+from musterbook.servicegroup import tooz_driver
 from musterbook.servicegroup import traits
+from musterbook.servicegroup import url as group_url
 from musterbook.servicegroup import verdict
 from tests import util
 
@@ -75,11 +80,13 @@ class World:
         self.leaders: list[leader.Leader] = []
         self.looking: list[str] = []
 
-    def lead(self) -> leader.Leader:
+    def lead(
+        self, make_driver: Callable[[], group_driver.GroupDriver] | None = None
+    ) -> leader.Leader:
         pinger = pings.Pinger(self.ask, lambda *item: self.told.append(item), workers=2)
         made = leader.Leader(
             self.store,
-            lambda: self.group,
+            make_driver or (lambda: self.group),
             pinger,
             POLICY,
             TIMING,
@@ -308,6 +315,25 @@ def test_it_takes_up_another_pace(world: World) -> None:
     polls = world.group.polls
     time.sleep(0.5)  # many intervals of the former
     assert world.group.polls == polls
+
+
+def test_a_group_that_cant_be_connected_costs_no_threads(world: World) -> None:
+    """Each driver has a thread, which nobody but its stop() ends."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    url = group_url.parse(f"redis://127.0.0.1:{port}?timeout=2")
+    made: list[tooz_driver.ToozDriver] = []
+
+    def make() -> tooz_driver.ToozDriver:
+        made.append(tooz_driver.ToozDriver(url, f"reader-{len(made)}"))
+        return made[-1]
+
+    before = set(threading.enumerate())
+    standing = world.lead(make)
+    util.wait_until(lambda: len(made) > 20)
+    standing.stop()
+    new = [t for t in threading.enumerate() if t not in before]
+    assert not [t.name for t in new if t.daemon], new
 
 
 def test_a_member_without_a_grant_is_told_to_look(world: World) -> None:
