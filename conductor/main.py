@@ -175,7 +175,8 @@ def build(
         _incarnation_of(agents), _rejoin(agents), conf.conductor.ping_workers
     )
     standing = leader.Leader(
-        records,
+        # A lease that runs out behind slow calls would leave nobody to look.
+        liveness.LivenessStore(db_engine.urgent(engine)),
         lambda: factory.make_driver(conf, f"reader-{owner}"),
         pinger,
         verdict.Policy.from_conf(conf, group_url.member_timeout),

@@ -70,6 +70,8 @@ _SQLITE_BUSY_SECONDS = 10
 #: statement is a transaction of its own.
 _READ_ONLY = "musterbook_read_only"
 _SINGLE = "musterbook_single"
+#: Of an engine whose work must not wait behind the calls of others.
+_URGENT = "musterbook_urgent"
 
 
 def list_opts() -> list[tuple[str | None, Sequence[cfg.Opt]]]:
@@ -204,6 +206,16 @@ def reader(engine: sa.Engine) -> sa.Connection:
 def single(engine: sa.Engine) -> sa.Connection:
     """Return a connection on which each statement is a transaction of its own."""
     return _unbegun(engine, _SINGLE)
+
+
+def urgent(engine: sa.Engine) -> sa.Engine:
+    """Return an engine on the same pool whose work goes before that of the others."""
+    return engine.execution_options(**{_URGENT: True})
+
+
+def is_urgent(engine: sa.Engine) -> bool:
+    """Tell whether an engine was returned by urgent()."""
+    return bool(engine.get_execution_options().get(_URGENT))
 
 
 def _unbegun(engine: sa.Engine, mark: str) -> sa.Connection:

@@ -123,7 +123,7 @@ def _guarded(
     again_on_duplicate: bool,
 ) -> T:
     seen = outage.of(engine)
-    with seen.call():
+    with seen.call(urgent=db_engine.is_urgent(engine)):
         return _attempt(begin, work, again_on_duplicate, seen)
 
 

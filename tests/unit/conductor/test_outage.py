@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 import contextlib
+import pathlib
 import threading
 
 import pytest
 
+from conductor.db import engine as db_engine
 from conductor.db import outage
 from musterbook import errors
+from tests import util
 
 
 class Bench:
@@ -114,10 +117,43 @@ def test_silence_is_an_outage(bench: Bench, caplog: pytest.LogCaptureFixture) ->
         assert lines(caplog) == [
             "The database is lost: it does not answer; calls fail until it is back"
         ]
-        # What was asked before the silence was noticed, is an answer as well.
+        # What was asked before the silence says nothing of now.
         bench.seen.answered(100.0)
-    assert lines(caplog)[1:] == ["The database is back after 0 s"]
+        assert bench.refused()
+    bench.now += 1
+    bench.answered()
+    assert lines(caplog)[1:] == ["The database is back after 1 s"]
     assert not bench.refused()
+
+
+@pytest.mark.parametrize("begin", ["silence", "no connection"])
+def test_a_slow_database_is_one_outage(
+    begin: str, bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two calls each second for a minute, all answered 30 s late; then at once."""
+    if begin != "silence":
+        bench.seen.failed(begin)
+    late: list[tuple[float, contextlib.ExitStack]] = []
+    for _ in range(120):
+        with (
+            contextlib.ExitStack() as stack,
+            contextlib.suppress(errors.DatabaseUnavailable),
+        ):
+            stack.enter_context(bench.seen.call())
+            late.append((bench.now, stack.pop_all()))
+        bench.now += 0.5
+        while late and late[0][0] + 30.0 <= bench.now:
+            asked, stack = late.pop(0)
+            with stack:
+                bench.seen.answered(asked)
+    said = lines(caplog)
+    assert len(said) == 1
+    assert said[0].startswith("The database is lost")
+    for _, stack in late:
+        stack.close()
+    bench.now += 1
+    bench.answered()
+    assert [line[:20] for line in lines(caplog)[1:]] == ["The database is back"]
 
 
 def test_nobody_who_waits_is_no_silence(bench: Bench) -> None:
@@ -149,6 +185,128 @@ def test_with_all_places_taken_a_call_waits_for_one() -> None:
         assert not entered.wait(0.2)
     assert entered.wait(30)
     waiter.join(30)
+
+
+def test_who_waits_goes_before_who_comes() -> None:
+    """And as many as places become free go on, each as soon as it does."""
+    seen = outage.Outage()
+    order: list[str] = []
+    held = contextlib.ExitStack()
+    for _ in range(outage.CALLS):
+        held.enter_context(seen.call())
+    done = threading.Event()
+
+    def enter(name: str) -> None:
+        with seen.call():
+            order.append(name)
+            done.wait(30)
+
+    waiters = [
+        threading.Thread(target=enter, args=(f"waiter {n}",), name=f"waiter {n}")
+        for n in range(outage.WAITERS)
+    ]
+    for thread in waiters:
+        thread.start()
+    util.wait_until(lambda: len(seen._waiting) == outage.WAITERS)
+    held.close()
+    with seen.call():
+        order.append("who comes")
+    util.wait_until(lambda: len(order) == outage.WAITERS + 1)
+    done.set()
+    for thread in waiters:
+        thread.join(30)
+    assert order[-1] == "who comes"
+
+
+class Crowd:
+    """Threads that call while a slow database keeps all places; the clock is ours.
+
+    :ivar outcomes: what became of each that waits no more
+    """
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.seen = outage.Outage(clock=lambda: self.now)
+        self.outcomes: list[str] = []
+        self._threads: list[threading.Thread] = []
+
+    def come(self, number: int) -> None:
+        """Let so many more call, one after the other."""
+        for _ in range(number):
+            known = len(self.seen._waiting) + len(self.outcomes)
+            thread = threading.Thread(target=self._call, name="caller")
+            self._threads.append(thread)
+            thread.start()
+            util.wait_until(
+                lambda known=known: (  # type: ignore[misc]
+                    len(self.seen._waiting) + len(self.outcomes) > known
+                )
+            )
+
+    def pass_time(self, seconds: float, refused: int) -> None:
+        """Let time go by; wait until so many in all were refused."""
+        self.now += seconds
+        self.seen.answered(self.now - 30.0)  # it answers, late
+        util.wait_until(lambda: len(self.outcomes) >= refused)
+
+    def end(self) -> None:
+        for thread in self._threads:
+            thread.join(30)
+
+    def _call(self) -> None:
+        try:
+            with self.seen.call():
+                self.outcomes.append("in")
+        except errors.DatabaseBusy:
+            self.outcomes.append("busy")
+
+
+def test_a_slow_database_takes_no_more_than_places_and_a_few_who_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It answers, if late, so nothing is lost; and 64 threads must not be all taken."""
+    crowd = Crowd()
+    with contextlib.ExitStack() as stack:
+        for _ in range(outage.CALLS):
+            stack.enter_context(crowd.seen.call())
+        crowd.come(24)  # a burst may wait
+        assert crowd.outcomes == []
+        crowd.pass_time(outage.BURST, refused=24 - outage.WAITERS)
+        assert crowd.outcomes == ["busy"] * (24 - outage.WAITERS)
+        crowd.come(10)  # and nobody more while it is one no longer
+        assert crowd.outcomes == ["busy"] * (34 - outage.WAITERS)
+        crowd.pass_time(outage.PATIENCE, refused=34)
+        assert crowd.outcomes == ["busy"] * 34
+    crowd.end()
+    crowd.now += 9
+    with crowd.seen.call():
+        assert len(lines(caplog)) == 1
+    crowd.now += 2
+    with crowd.seen.call():
+        pass
+    assert lines(caplog) == [
+        "The database is slow: 40 calls are at work in it, further ones fail",
+        "The database keeps up again; 34 calls failed in 3 s",
+    ]
+
+
+def test_what_is_urgent_waits_for_no_place(bench: Bench) -> None:
+    with bench.hanging(outage.CALLS):
+        began = bench.now
+        with bench.seen.call(urgent=True):
+            bench.seen.answered(bench.now)
+        assert bench.now == began
+
+
+def test_an_urgent_engine_shares_what_is_known(tmp_path: pathlib.Path) -> None:
+    engine = db_engine.make_engine(f"sqlite:///{tmp_path}/x.sqlite")
+    urgent = db_engine.urgent(engine)
+    assert db_engine.is_urgent(urgent)
+    assert not db_engine.is_urgent(engine)
+    assert outage.of(urgent) is outage.of(engine)
+    assert urgent.pool is engine.pool
+    other = db_engine.make_engine(f"sqlite:///{tmp_path}/x.sqlite")
+    assert outage.of(other) is not outage.of(engine)
 
 
 def test_an_answer_from_before_ends_nothing(bench: Bench) -> None:
