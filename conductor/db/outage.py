@@ -42,8 +42,8 @@ SILENCE_WHEN_FULL = 2.0
 #: place while there is none; and how many may wait.
 PATIENCE = 3.0
 WAITERS = 16
-#: Seconds that the first of those who wait for a place has waited when more than WAITERS
-#: may no longer: until then it is a burst.
+#: Seconds that the first of those who wait for a place has waited when more than
+#: WAITERS may no longer: until then it is a burst.
 BURST = 0.5
 #: Seconds without a refusal after which the database isn't called slow any more.
 _CALM = 10.0
@@ -89,6 +89,7 @@ class Outage:
         self._tried = 0.0
         self._shape_fault: float | None = None
         self._reasons: list[str] = []
+        self._denied: set[str] = set()
 
     @contextlib.contextmanager
     def call(self, *, urgent: bool = False) -> Iterator[None]:
@@ -135,6 +136,17 @@ class Outage:
         with self._changed:
             self._shape_fault = self._clock()
             self._begin(self._shape_fault, reason)
+
+    def denied(self, reason: str) -> None:
+        """Note that the database answers and doesn't let its user do something.
+
+        :param reason: for people; told once
+        """
+        with self._changed:
+            if reason in self._denied:
+                return
+            self._denied.add(reason)
+        LOG.error("The database answers, but %s; calls that need it fail", reason)
 
     # -- all with the lock held ----------------------------------------------------
 

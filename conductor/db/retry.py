@@ -22,6 +22,7 @@ import contextlib
 import enum
 import logging
 import random
+import re
 import time
 from typing import TypeVar
 
@@ -51,18 +52,22 @@ class Trouble(enum.Enum):
     DUPLICATE = "duplicate"
     NO_CONNECTION = "no free connection"
     REFUSED = "refused"
+    DENIED = "a right is missing"
+    TOO_LONG = "took too long"
     SHAPE = "shape"
     OTHER = "other"
 
 
-#: SQLSTATEs of PostgreSQL: serialization failure, deadlock, lock and statement
-#: timeout.
-_PG_BUSY = {"40001", "40P01", "55P03", "57014"}
+#: SQLSTATEs of PostgreSQL: serialization failure, deadlock, lock timeout.
+_PG_BUSY = {"40001", "40P01", "55P03"}
 _PG_LOST = {"57P01", "57P02", "57P03", "53300"}
 #: Undefined table and column.
 _PG_SHAPE = {"42P01", "42703"}
-#: MySQL: lock wait, deadlock, record changed, statement time.
-_MYSQL_BUSY = {1205, 1213, 1020, 1969, 3024}
+#: MySQL: lock wait, deadlock, record changed.
+_MYSQL_BUSY = {1205, 1213, 1020}
+#: The server ended a statement that took longer than the session allows: PostgreSQL,
+#: MariaDB, MySQL.
+_TOO_LONG: set[str | int] = {"57014", 1969, 3024}
 #: Too many connections, shutdown, can't connect, gone away, lost, killed.
 _MYSQL_LOST = {1040, 1053, 1927, 2002, 2003, 2006, 2013}
 _MYSQL_SHAPE = {1054, 1146}
@@ -70,9 +75,17 @@ _MYSQL_SHAPE = {1054, 1146}
 _SQLITE_BUSY = {5, 6}
 _SQLITE_NOTADB = 26
 _MYSQL_NO_DB = 1049
-#: The user, the password, the host, the plugin; what this user may do.
-_MYSQL_REFUSED = {1044, 1045, 1130, 1142, 1143, 1227, 1251, 1698, 2059, 4151}
-_PG_REFUSED = {"28000", "28P01", "42501"}
+#: The user, the password, the host, the plugin.
+_MYSQL_REFUSED = {1044, 1045, 1130, 1251, 1698, 2059, 4151}
+_PG_REFUSED = {"28000", "28P01"}
+#: What this user may do with a table, a column or a schema.
+_DENIED: set[str | int] = {1142, 1143, 1227, "42501"}
+_BY_CODE: tuple[tuple[frozenset[str | int], Trouble], ...] = (
+    (frozenset([*_PG_BUSY, *_MYSQL_BUSY]), Trouble.BUSY),
+    (frozenset(_TOO_LONG), Trouble.TOO_LONG),
+    (frozenset([*_PG_SHAPE, *_MYSQL_SHAPE]), Trouble.SHAPE),
+    (frozenset(_DENIED), Trouble.DENIED),
+)
 #: What PostgreSQL says to whom it lets in never; psycopg2 gives no SQLSTATE then.
 _PG_REFUSALS = (
     "authentication failed", "does not exist", "no pg_hba.conf entry",
@@ -173,11 +186,17 @@ def _tell(
             seen.failed(_NO_CONNECTION)
     elif trouble is not Trouble.NO_CONNECTION:
         seen.answered(asked)
+    if trouble is Trouble.DENIED:
+        seen.denied(_lacking(exc))
 
 
+_VERB = re.compile(r"\s*(\w+)")
+#: ... for table `db`.`nodes`, ... for column 'x' in table 'nodes', and PostgreSQL's
+#: permission denied for table nodes.
+_DENIED_ON = re.compile(r"\bfor ((?:table|column|schema|sequence) [^\n]+)")
 _NO_TABLE = "a table or column is missing; run musterbook-manage db sync"
 _NO_CONNECTION = "there is no connection to it"
-_WORTH_A_RETRY = {Trouble.BUSY, Trouble.LOST, Trouble.DUPLICATE}
+_WORTH_A_RETRY = {Trouble.BUSY, Trouble.TOO_LONG, Trouble.LOST, Trouble.DUPLICATE}
 
 
 def classify(exc: Exception) -> Trouble:
@@ -193,10 +212,9 @@ def classify(exc: Exception) -> Trouble:
         return Trouble.REFUSED
     if _is_refusal(exc):
         return Trouble.REFUSED
-    if code in _PG_BUSY | _MYSQL_BUSY:
-        return Trouble.BUSY
-    if code in _PG_SHAPE | _MYSQL_SHAPE:
-        return Trouble.SHAPE
+    for codes, trouble in _BY_CODE:
+        if code in codes:
+            return trouble
     if isinstance(exc, oslo_exc.DBConnectionError) or code in _PG_LOST | _MYSQL_LOST:
         return Trouble.LOST
     return _classify_the_rest(exc)
@@ -221,8 +239,14 @@ def _is_refusal(exc: Exception) -> bool:
     return "connection to server" in said and any(part in said for part in _PG_REFUSALS)
 
 
+def _statement_error(exc: Exception) -> BaseException:
+    """Return SQLAlchemy's error, which oslo.db may have wrapped."""
+    inner: BaseException | None = getattr(exc, "inner_exception", None)
+    return inner or exc
+
+
 def _driver_error(exc: Exception) -> BaseException | None:
-    inner = getattr(exc, "inner_exception", None) or exc
+    inner = _statement_error(exc)
     found: BaseException | None = getattr(inner, "orig", inner)
     return found
 
@@ -243,6 +267,10 @@ def named(trouble: Trouble, exc: Exception) -> errors.MusterbookError:
         return errors.DatabaseBusy(reason="other transactions were always faster")
     if trouble is Trouble.NO_CONNECTION:
         return errors.DatabaseBusy(reason="no connection of the pool became free")
+    if trouble is Trouble.TOO_LONG:
+        return errors.DatabaseBusy(reason="a statement took too long and was ended")
+    if trouble is Trouble.DENIED:
+        return errors.DatabaseUnavailable(reason=_lacking(exc))
     if trouble is Trouble.LOST:
         return errors.DatabaseUnavailable(reason=_NO_CONNECTION)
     if trouble is Trouble.SHAPE:
@@ -252,7 +280,19 @@ def named(trouble: Trouble, exc: Exception) -> errors.MusterbookError:
 
 def refusal(exc: Exception) -> str | None:
     """Return what a server refused that won't pass by itself; None: nothing."""
-    return _reason(exc) if classify(exc) is Trouble.REFUSED else None
+    trouble = classify(exc)
+    if trouble is Trouble.DENIED:
+        return _lacking(exc)
+    return _reason(exc) if trouble is Trouble.REFUSED else None
+
+
+def _lacking(exc: Exception) -> str:
+    """Return which right of ours is missing, as far as the server says it."""
+    said = " ".join(str(part) for part in getattr(_driver_error(exc), "args", ()))
+    verb = _VERB.match(str(getattr(_statement_error(exc), "statement", None) or ""))
+    what = _DENIED_ON.search(said)
+    right = verb[1].upper() if verb else "do what was asked for"
+    return f"its user may not {right}" + (f" {what[1]}" if what else "")
 
 
 def _reason(exc: Exception) -> str:

@@ -1,15 +1,18 @@
 """Deadlocks and lost connections are tried again, then named."""
 
+from collections.abc import Iterator
 from concurrent import futures
 import contextlib
 import os
 import threading
 from typing import Any
+import uuid
 
 from oslo_db import exception as oslo_exc
 import pytest
 import sqlalchemy as sa
 
+from conductor.db import engine as db_engine
 from conductor.db import liveness
 from conductor.db import models
 from conductor.db import retry
@@ -230,3 +233,60 @@ def test_a_fork_gets_connections_of_its_own(engine: sa.Engine) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
     assert live.acquire("parent", "a", 60) == 1
     assert live.acquire("child", "c", 60) is None
+
+
+@contextlib.contextmanager
+def _lesser_user(engine: sa.Engine) -> Iterator[sa.Engine]:
+    """Give an engine of a user who may do anything but UPDATE leases."""
+    name = f"u{uuid.uuid4().hex[:12]}"
+    url = engine.url
+    if engine.dialect.name == "mysql":
+        everywhere = "IDENTIFIED BY 's3cret'"
+        make = [f"CREATE USER {name} {everywhere}"] + [
+            f"GRANT SELECT, INSERT, DELETE ON {url.database}.{table} TO {name}"
+            for table in models.METADATA.tables
+        ]
+        drop = [f"DROP USER {name}"]
+    else:
+        make = [
+            f"CREATE USER {name} PASSWORD 's3cret'",
+            f"GRANT SELECT, INSERT, DELETE ON ALL TABLES IN SCHEMA public TO {name}",
+            f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {name}",
+        ]
+        drop = [f"DROP OWNED BY {name}", f"DROP USER {name}"]
+    theirs = url.set(username=name, password="s3cret")
+    with engine.begin() as connection:
+        for statement in make:
+            connection.execute(sa.text(statement))
+    made = db_engine.make_engine(theirs.render_as_string(hide_password=False))
+    try:
+        yield made
+    finally:
+        made.dispose()
+        with engine.begin() as connection:
+            for statement in drop:
+                connection.execute(sa.text(statement))
+
+
+def test_a_missing_right_is_named_and_no_outage(
+    engine: sa.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("it has no users")
+    with _lesser_user(engine) as theirs:
+        store = liveness.LivenessStore(theirs)
+        assert store.acquire("a", "me", 60) == 1
+        caplog.clear()
+        for _ in range(2):
+            with pytest.raises(errors.DatabaseUnavailable) as caught:
+                store.acquire("a", "me", 60)  # renews, so an UPDATE
+            assert "its user may not UPDATE" in caught.value.message
+            assert "leases" in caught.value.message
+            assert "s3cret" not in caught.value.message
+            # Who needs no such right goes on.
+            assert store.outlook("a").lease_fresh
+    ours = [r for r in caplog.records if r.name.startswith("conductor.")]
+    said = [record.getMessage() for record in ours]
+    assert len(said) == 1
+    assert "its user may not UPDATE" in said[0]
+    assert "lost" not in said[0]

@@ -188,34 +188,52 @@ def test_with_all_places_taken_a_call_waits_for_one() -> None:
 
 
 def test_who_waits_goes_before_who_comes() -> None:
-    """And as many as places become free go on, each as soon as it does."""
+    """A place that became free is not for who happens to ask just then."""
     seen = outage.Outage()
     order: list[str] = []
-    held = contextlib.ExitStack()
-    for _ in range(outage.CALLS):
-        held.enter_context(seen.call())
+    places = [contextlib.ExitStack() for _ in range(outage.CALLS)]
+    for place in places:
+        place.enter_context(seen.call())
     done = threading.Event()
 
-    def enter(name: str) -> None:
+    def wait() -> None:
         with seen.call():
-            order.append(name)
+            order.append("who waits")
             done.wait(30)
 
-    waiters = [
-        threading.Thread(target=enter, args=(f"waiter {n}",), name=f"waiter {n}")
-        for n in range(outage.WAITERS)
-    ]
-    for thread in waiters:
-        thread.start()
-    util.wait_until(lambda: len(seen._waiting) == outage.WAITERS)
-    held.close()
+    waiter = threading.Thread(target=wait, name="waiter")
+    waiter.start()
+    util.wait_until(lambda: len(seen._waiting) == 1)
+    threading.Timer(0.3, done.set).start()
+    places[0].close()
     with seen.call():
         order.append("who comes")
-    util.wait_until(lambda: len(order) == outage.WAITERS + 1)
-    done.set()
+    waiter.join(30)
+    for place in places[1:]:
+        place.close()
+    assert order == ["who waits", "who comes"]
+
+
+def test_each_free_place_is_taken_at_once() -> None:
+    seen = outage.Outage()
+    with contextlib.ExitStack() as held:
+        for _ in range(outage.CALLS):
+            held.enter_context(seen.call())
+        all_in = threading.Barrier(outage.WAITERS + 1)
+
+        def enter() -> None:
+            with seen.call():
+                all_in.wait(30)
+
+        waiters = [
+            threading.Thread(target=enter, name="waiter") for _ in range(outage.WAITERS)
+        ]
+        for thread in waiters:
+            thread.start()
+        util.wait_until(lambda: len(seen._waiting) == outage.WAITERS)
+    all_in.wait(30)
     for thread in waiters:
         thread.join(30)
-    assert order[-1] == "who comes"
 
 
 class Crowd:
