@@ -65,6 +65,9 @@ _DRIVERS = {
 }
 _CONNECT_SECONDS = 5
 _LOCK_SECONDS = 5
+#: Of the limit of a statement: what the server has. It ends the statement before we
+#: stop waiting for it, which would leave it running, one more with each repetition.
+_SERVER_SHARE = 0.9
 _SQLITE_BUSY_SECONDS = 10
 #: Execution options of a connection that will only read, and of one on which each
 #: statement is a transaction of its own.
@@ -125,8 +128,8 @@ def make_engine(
     """Return an engine for a database URL; it isn't connected yet.
 
     :param url: SQLAlchemy's form, ``mysql+pymysql://user:password@host/name``
-    :param statement_seconds: a statement that takes longer fails; 0 waits for ever
-        (migrations)
+    :param statement_seconds: a statement that takes longer fails, here and in the
+        server (of MySQL only if it reads); 0 waits for ever (migrations)
     :param options: values of oslo.db's options by name
     :raises ConfigurationError: never with the URL or a part of it that is secret
     """
@@ -247,7 +250,7 @@ def _server_engine(url: sa.URL, seconds: int, options: dict[str, Any]) -> sa.Eng
         thread_checkin=False,
         _engine_target=_without_ping,
     )
-    statements = _MYSQL_SESSION if mysql else _postgresql_session(seconds)
+    statements = _mysql_session(seconds) if mysql else _postgresql_session(seconds)
     if mysql:
         db_mysql.connect_by_ours(engine)
         _begin_by_statement(engine)
@@ -285,10 +288,17 @@ def _begin_by_statement(engine: sa.Engine) -> None:
             connection.exec_driver_sql("BEGIN")
 
 
-_MYSQL_SESSION = (
-    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    f"SET SESSION innodb_lock_wait_timeout = {_LOCK_SECONDS}, lock_wait_timeout = 60",
-)
+def _mysql_session(seconds: int) -> tuple[str, ...]:
+    milliseconds = round(seconds * _SERVER_SHARE * 1000)
+    return (
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        f"SET SESSION innodb_lock_wait_timeout = {_LOCK_SECONDS}"
+        ", lock_wait_timeout = 60"
+        # Comments that are read by MariaDB from 10.1 on, and by MySQL from 5.7.8 on;
+        # MariaDB skips those of MySQL 5.7 and later.
+        f" /*M!100100 , max_statement_time = {milliseconds / 1000} */"
+        f" /*!50708 , max_execution_time = {milliseconds} */",
+    )
 
 
 def _mysql_parameters(seconds: int) -> dict[str, str]:
@@ -315,7 +325,7 @@ def _postgresql_parameters(seconds: int) -> dict[str, str]:
 def _postgresql_session(seconds: int) -> tuple[str, ...]:
     return (
         "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
-        f"SET statement_timeout = '{seconds}s'",
+        f"SET statement_timeout = '{round(seconds * _SERVER_SHARE * 1000)}ms'",
         f"SET lock_timeout = '{_LOCK_SECONDS}s'",
     )
 

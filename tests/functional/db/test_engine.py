@@ -6,6 +6,7 @@ import pathlib
 import socket
 import time
 from typing import Any
+import uuid
 
 from oslo_config import cfg
 from oslo_db import exception as oslo_exc
@@ -134,7 +135,7 @@ def test_sessions_are_as_the_statements_expect(empty: sa.Engine) -> None:
                 "SHOW lock_timeout",
                 "SHOW statement_timeout",
             ],
-            ["read committed", "5s", "30s"],
+            ["read committed", "5s", "27s"],
         ),
     }
     questions, answers = asked[empty.dialect.name]
@@ -230,4 +231,55 @@ def test_a_statement_without_an_answer_ends(
             server.thaw()
     assert retry.classify(caught.value) is retry.Trouble.LOST
     assert retry.read(engine, lambda c: c.execute(ask).scalar()) == 1
+    engine.dispose()
+
+
+#: What runs in the server apart from who asks, and a statement that takes long; the
+#: marker is in its text.
+_RUNNING = {
+    "mysql": "SELECT count(*) FROM information_schema.processlist"
+    " WHERE id <> CONNECTION_ID() AND info LIKE :like",
+    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE state = 'active'"
+    " AND pid <> pg_backend_pid() AND query LIKE :like",
+}
+_LONG = {
+    "mysql": "SELECT SLEEP(3600) /* {} */",
+    "postgresql": "SELECT pg_sleep(3600) /* {} */",
+}
+
+
+def test_a_statement_that_takes_too_long_ends_in_the_server(database_url: str) -> None:
+    """It would go on without anybody waiting for it, and so would each repetition."""
+    engine = db_engine.make_engine(database_url, statement_seconds=2)
+    kind = engine.dialect.name
+    if kind == "sqlite":
+        pytest.skip("there is no server")
+    marker = f"long{uuid.uuid4().hex}"
+    long, running = sa.text(_LONG[kind].format(marker)), sa.text(_RUNNING[kind])
+    for _ in range(2):
+        with engine.connect() as connection:
+            with pytest.raises((sa_exc.DBAPIError, oslo_exc.DBError)) as caught:
+                connection.execute(long)
+            assert retry.classify(caught.value) is retry.Trouble.TOO_LONG
+            connection.rollback()
+            # An answer: the connection can be used on.
+            assert connection.execute(sa.text("SELECT 1")).scalar() == 1
+    with engine.connect() as connection:
+        assert connection.execute(running, {"like": f"%{marker}%"}).scalar() == 0
+    engine.dispose()
+
+
+@pytest.mark.parametrize("seconds", [0, 30])
+def test_the_servers_limit_of_a_statement(seconds: int, database_url: str) -> None:
+    """Less than ours; none for db sync, whatever the server's own is."""
+    engine = db_engine.make_engine(database_url, statement_seconds=seconds)
+    ask = {
+        "mysql": "SELECT @@SESSION.max_statement_time",
+        "postgresql": "SELECT setting::int / 1000.0 FROM pg_settings"
+        " WHERE name = 'statement_timeout'",
+    }.get(engine.dialect.name)
+    if ask is None:
+        pytest.skip("there is no server")
+    with engine.connect() as connection:
+        assert float(connection.execute(sa.text(ask)).scalar_one()) == seconds * 0.9
     engine.dispose()
