@@ -1,4 +1,4 @@
-"""A TCP proxy that delays what a server answers."""
+"""A TCP proxy that delays what a server answers, or holds what it is asked."""
 
 import contextlib
 import socket
@@ -10,6 +10,8 @@ class DelayingProxy:
     """Forwards connections; each piece of an answer waits for the delay first.
 
     :ivar delay: seconds; a smaller one also shortens the waits under way
+    :ivar holding: whether what clients send waits until it is False again; it comes
+        to the server even if the client has gone meanwhile
     :param port: of the server, on 127.0.0.1
     """
 
@@ -17,6 +19,8 @@ class DelayingProxy:
         self._target = port
         self._changed = threading.Condition()
         self._delay = 0.0
+        self._holding = False
+        self._held: list[bytes] = []
         self._closing = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -33,6 +37,22 @@ class DelayingProxy:
         with self._changed:
             self._delay = seconds
             self._changed.notify_all()
+
+    @property
+    def holding(self) -> bool:
+        """Whether what clients send waits."""
+        return self._holding
+
+    @holding.setter
+    def holding(self, value: bool) -> None:
+        with self._changed:
+            self._holding = value
+            self._changed.notify_all()
+
+    def holds(self, text: bytes) -> bool:
+        """Tell whether something with this text in it waits."""
+        with self._changed:
+            return any(text in data for data in self._held)
 
     def close(self) -> None:
         """End every connection and the threads."""
@@ -68,10 +88,20 @@ class DelayingProxy:
             while data := source.recv(65536):
                 if slow:
                     self._wait()
+                else:
+                    self._hold(data)
                 sink.sendall(data)
         for one in (source, sink):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+    def _hold(self, data: bytes) -> None:
+        with self._changed:
+            if not self._holding:
+                return
+            self._held.append(data)
+            self._changed.wait_for(lambda: self._closing or not self._holding)
+            self._held.remove(data)
 
     def _wait(self) -> None:
         came = time.monotonic()
