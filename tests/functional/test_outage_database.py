@@ -115,19 +115,26 @@ def callers(
     return done
 
 
+@contextlib.contextmanager
+def loaded(lab: labs.Lab, number: int) -> Iterator[list[futures.Future[int]]]:
+    """Have so many callers while in it; after it, how often each has asked."""
+    stopping = threading.Event()
+    asking = callers(lab, number, stopping)
+    try:
+        yield asking
+    finally:
+        stopping.set()
+        futures.wait(asking, 120)
+
+
 def test_a_frozen_database_leaves_threads_for_other_work(
     lab: labs.Lab, database: process.Server
 ) -> None:
     """As many callers as both conductors have threads, and as many again."""
-    stopping = threading.Event()
-    asking = callers(lab, 256, stopping)
-    try:
+    with loaded(lab, 256) as asking:
         course = Course(lab, database)
         watch = course.go("frozen under load", database.freeze, database.thaw)
-    finally:
-        stopping.set()
-        asked = [done.result(120) for done in asking]
-    assert sum(asked) > len(asked)
+    assert sum(asked.result() for asked in asking) > len(asking)
     # It says nothing for SILENCE_WHEN_FULL; a ping behind that is late by as much.
     assert watch.unanswered == 0
 
@@ -199,20 +206,35 @@ def slow_lab(
         between.close()
 
 
+#: Threads that ask for the fleet while the database is slow: as many as both
+#: conductors have, and as many again.
+LOAD = 256
+
+
 def make_slow(
     lab: labs.Lab, between: delaying_proxy.DelayingProxy, delay: float, seconds: float
 ) -> float:
-    """Delay every answer for a time, change web1 twice in it; return what it took."""
+    """Delay every answer for a time, change web1 twice in it; return what it took.
+
+    Meanwhile one process asks for the fleet as fast as it can, from many threads.
+    """
     daemons = [p for p in lab.processes if p.err.stem != "manage"]
+    conductors = [p for p in daemons if p.err.stem in {"c1", "c2"}]
     said = [p.errors().count("not saved, trying again") for p in daemons]
-    with outages.watched(lab) as watch:
+    with outages.watched(lab) as watch, loaded(lab, LOAD) as asking:
         between.delay = delay
         for memory_mb in (20480, 24576):
             outages.change(lab, "web1", memory_mb)
             time.sleep(seconds / 2)  # the outage's length, not a wait for anything
         between.delay = 0.0
         took = outages.wait_well(lab, {"web1": 24576, "web2": labs.NODE["memory_mb"]})
+        # It is all over for each of them, and not lost again by what comes late.
+        outages.wait_said(conductors, BACK, 1)
+    assert sum(asked.result() for asked in asking) > LOAD
+    print("slow", took, "slowest ping", watch.slowest, watch.unanswered)
     outages.check_alive(daemons)
+    for text in (LOST, BACK):
+        outages.check_said(conductors, text, 1)
     outages.check_rows(lab, len(HOSTS))
     # The newest stays: nothing that was on its way comes later.
     assert outages.fleet(lab)["web1"]["memory_mb"] == 24576
