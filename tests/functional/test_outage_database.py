@@ -9,12 +9,14 @@ import threading
 import time
 
 import pytest
+import sqlalchemy as sa
 
 from musterbook import context
 from musterbook import errors
 from tests import delaying_proxy
 from tests import process
 from tests import servers
+from tests import util
 from tests.functional import lab as labs
 from tests.functional import outages
 
@@ -259,3 +261,87 @@ def test_slow(slow_lab: tuple[labs.Lab, delaying_proxy.DelayingProxy]) -> None:
 def test_slow_for_long(slow_lab: tuple[labs.Lab, delaying_proxy.DelayingProxy]) -> None:
     """A-RPC-1: every answer 30 s late, for 60 s; updates are due every 10 s."""
     assert make_slow(*slow_lab, delay=30.0, seconds=60.0) < outages.WELL
+
+
+def stored(lab: labs.Lab, host: str) -> tuple[int, int]:
+    """Return a node's memory and inventory generation, asking no conductor."""
+    engine = sa.create_engine(lab.database)
+    query = sa.text(
+        "SELECT memory_mb, inventory_generation FROM compute_nodes WHERE host = :host"
+    )
+    try:
+        with engine.connect() as connection:
+            memory_mb, generation = connection.execute(query, {"host": host}).one()
+    finally:
+        engine.dispose()
+    return memory_mb, generation
+
+
+@pytest.fixture
+def split_lab(
+    database: process.Server, tmp_path: pathlib.Path, rabbit_url: str, redis_url: str
+) -> Iterator[tuple[labs.Lab, delaying_proxy.DelayingProxy]]:
+    """Give a lab of whose conductors c1 reaches the database through a proxy."""
+    direct = database.lease(0)
+    between = delaying_proxy.DelayingProxy(database.port)
+    made = labs.Lab(tmp_path, rabbit_url, redis_url, direct)
+    try:
+        with labs.opened(made):
+            made.sync()
+            made.start_conductor("c2")
+            made.database = direct.replace(f":{database.port}/", f":{between.port}/")
+            made.start_conductor("c1")
+            made.database = direct
+            made.start_agent("web1")
+            outages.wait_well(made, {"web1": labs.NODE["memory_mb"]})
+            yield made, between
+    finally:
+        between.close()
+
+
+def test_a_late_update(
+    split_lab: tuple[labs.Lab, delaying_proxy.DelayingProxy],
+) -> None:
+    """A-RPC-1: the older one comes to the database when the newer is in the book."""
+    lab, between = split_lab
+    with loaded(lab, 32):  # c1 has connections in its pool: an update is sent at once
+        outages.change(lab, "web1", 1024)
+        util.wait_until(lambda: stored(lab, "web1")[0] == 1024, outages.BUSY)
+    # Without calls of others, conductors would take turns with those of one audit.
+    with outages.watched(lab):
+        memory = hold_an_update(lab, between) + 1024
+        outages.change(lab, "web1", memory)
+        util.wait_until(
+            lambda: stored(lab, "web1")[0] == memory, outages.BUSY, "the newer update"
+        )
+        newest = stored(lab, "web1")
+        assert between.holds(UPDATE)
+        between.holding = False
+        util.wait_until(lambda: not between.holds(UPDATE), outages.BUSY)
+        outages.wait_well(lab, {"web1": memory})
+    # Its generation is counted by every update that changes something.
+    assert stored(lab, "web1") == newest
+
+
+UPDATE = b"UPDATE compute_nodes"
+
+
+def hold_an_update(lab: labs.Lab, between: delaying_proxy.DelayingProxy) -> int:
+    """Hold an update of web1's on its way to the database; return its memory.
+
+    Which of both conductors gets it is chance.
+    """
+    for memory in range(2048, 2048 + 20 * 1024, 1024):
+        between.holding = True
+        outages.change(lab, "web1", memory)
+        util.wait_until(
+            lambda wanted=memory: (  # type: ignore[misc]
+                between.holds(UPDATE) or stored(lab, "web1")[0] == wanted
+            ),
+            outages.BUSY,
+            "an update",
+        )
+        if between.holds(UPDATE):
+            return memory
+        between.holding = False
+    raise AssertionError("c1 got none of 20 updates")
