@@ -30,14 +30,18 @@ HOST_SECONDS = 3.0
 _CLOSE_SECONDS = 1.0
 
 
+class TimeUp(TimeoutError):
+    """Our own time is up: says nothing about the broker."""
+
+
 def left(deadline: float) -> float:
     """Return the seconds until a monotonic time.
 
-    :raises TimeoutError: it has passed
+    :raises TimeUp: it has passed
     """
     seconds = deadline - time.monotonic()
     if seconds <= 0:
-        raise TimeoutError("the time is up")
+        raise TimeUp("the time is up")
     return seconds
 
 

@@ -20,8 +20,10 @@ LOG = logging.getLogger(__name__)
 _BEAT_SECONDS = 10.0
 #: Seconds between two looks whether the broker takes messages again.
 _LOOK_SECONDS = 0.5
-#: A publish that took so many seconds, and failed, says that the broker is lost.
-_SLOW_SECONDS = 1.0
+#: A publish that took so many seconds, and failed, says that the broker is lost. More
+#: than the shortest deadlines, a goodbye's and a ping's of 1 s: a busy broker misses
+#: those.
+_SLOW_SECONDS = 1.5
 #: Connections that are kept although nobody needs them.
 _SPARE = 2
 _TOO_LARGE = re.compile(r"message size (?P<size>\d+).* max size (?P<limit>\d+)")
@@ -92,8 +94,8 @@ class Pool:
                 raise
             except Exception as exc:
                 now = time.monotonic()
-                # One that lay unused may be lost without the broker being so.
-                self._failed(used, exc, tell=fresh or now - began > _SLOW_SECONDS)
+                tell = _means_loss(exc, now - began, fresh=fresh)
+                self._failed(used, exc, tell=tell)
                 if not isinstance(exc, connection.FAULTS):
                     raise
                 if _size(exc) or now >= deadline or (fresh and retries <= 0):
@@ -184,6 +186,7 @@ class Pool:
             with self._changed:
                 if self._blocked is None and not self._closed:
                     self._blocked = used
+                    self._changed.notify_all()  # those who wait for a connection
                     return
         elif tell and isinstance(exc, connection.FAULTS) and not _size(exc):
             self._outage.lost(self, used.address, connection.why(exc))
@@ -238,10 +241,12 @@ class Pool:
 
     def _watch(self, blocked: rpc_publisher.Publisher) -> None:
         """Look whether the broker takes messages again."""
+        lost = False
         try:
             blocked.beat()
-        except Exception:  # noqa: BLE001  a lost one raises anything
-            LOG.debug("The blocked connection is lost")
+        except Exception as exc:  # noqa: BLE001  a lost one raises anything
+            LOG.debug("The blocked connection is lost: %s", exc)
+            lost = True
         else:
             if blocked.blocked:
                 return
@@ -251,7 +256,8 @@ class Pool:
             self._blocked = None
         # What it was publishing when it was given up may be run now.
         self._drop(blocked)
-        self._outage.back(self)
+        if not lost:  # else _look() finds out
+            self._outage.back(self)
 
     def _look(self) -> None:
         """Look whether the broker can be reached again."""
@@ -269,6 +275,17 @@ class Pool:
         else:
             self._give(found)
             self._outage.back(self)
+
+
+def _means_loss(exc: Exception, took: float, *, fresh: bool) -> bool:
+    """Return whether the failure of a connection is the broker's.
+
+    :param took: seconds until it failed
+    :param fresh: it was only just made; one that lay unused may be lost by itself
+    """
+    if isinstance(exc, connection.TimeUp):
+        return False
+    return took > _SLOW_SECONDS or (fresh and not isinstance(exc, TimeoutError))
 
 
 def _size(exc: Exception) -> re.Match[str] | None:

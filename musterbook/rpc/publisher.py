@@ -10,6 +10,8 @@ from oslo_messaging import exceptions
 from musterbook.rpc import connection
 
 _PERSISTENT = 2
+#: Seconds to wait for a broker that has said that it takes nothing now.
+_BLOCKED_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Publisher(connection.Connection):
         # py-amqp's own waiting for the confirmation can't be bounded.
         self.connection.transport_options["confirm_publish"] = False
         self.blocked = False
+        self._blocked_at = 0.0
         self.used = time.monotonic()
         self._sent = 0
         self._confirmed = 0
@@ -72,7 +75,8 @@ class Publisher(connection.Connection):
     def publish(self, message: Message, deadline: float) -> None:
         """Publish and return when the broker has it.
 
-        :param deadline: monotonic time
+        :param deadline: monotonic time; a broker that takes nothing is waited for no
+            longer than _BLOCKED_SECONDS
         :raises MessageUndeliverable: of the library: no queue takes it
         :raises MessageDeliveryFailure: of the library: the broker refuses it
         :raises Exception: one of connection.FAULTS
@@ -90,7 +94,7 @@ class Publisher(connection.Connection):
             timeout=connection.left(deadline),
         )
         while self._confirmed < self._sent:
-            amqp.blocking_read(connection.left(deadline))
+            amqp.blocking_read(connection.left(self._patience(deadline)))
         self.used = time.monotonic()
         if self._nacked:
             raise exceptions.MessageDeliveryFailure("the broker refused the message")
@@ -110,6 +114,12 @@ class Publisher(connection.Connection):
                 self.connection.connection.blocking_read(0.001)
         except TimeoutError:
             pass
+
+    def _patience(self, deadline: float) -> float:
+        if not self.blocked:
+            return deadline
+        # It may be over in a moment, but hardly within the caller's minute.
+        return min(deadline, self._blocked_at + _BLOCKED_SECONDS)
 
     def _prepared(self, message: Message, deadline: float) -> Any:
         body, headers = message.body, {}
@@ -153,6 +163,7 @@ class Publisher(connection.Connection):
 
     def _on_connection_blocked(self, _reason: str) -> None:
         self.blocked = True
+        self._blocked_at = time.monotonic()
 
     def _on_connection_unblocked(self) -> None:
         self.blocked = False

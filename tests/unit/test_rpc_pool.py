@@ -12,6 +12,7 @@ from oslo_messaging._drivers import impl_rabbit
 import pytest
 
 from musterbook import errors
+from musterbook.rpc import connection
 from musterbook.rpc import outage
 from musterbook.rpc import pool as rpc_pool
 from musterbook.rpc import publisher
@@ -152,6 +153,96 @@ def test_a_blocked_broker_is_asked_once(world: World) -> None:
 
     util.wait_until(publishes)
     assert world.made[0].dropped
+
+
+def test_those_who_wait_for_a_connection_hear_that_the_broker_is_blocked() -> None:
+    world = World(size=1)
+    holding, go_on = threading.Event(), threading.Event()
+
+    class Slow(FakePublisher):
+        def publish(self, message: publisher.Message, deadline: float) -> None:
+            holding.set()
+            assert go_on.wait(20)
+            self.blocked = True
+            raise Blocked
+
+    def refused() -> None:
+        with pytest.raises(exceptions.MessageDeliveryFailure):
+            world.publish(600)
+
+    world.pool._make = cast("Any", lambda: Slow([], world.made))
+    threads = [threading.Thread(target=refused, name=f"w-{i}") for i in range(3)]
+    threads[0].start()
+    assert holding.wait(20)
+    for thread in threads[1:]:
+        thread.start()
+    util.wait_until(lambda: len(world.pool._changed._waiters) == 2)  # type: ignore[attr-defined]
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+    world.pool.close()
+
+
+def test_a_blocked_connection_that_dies_is_no_end(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = threading.Event()
+    tried: list[object] = []
+
+    class Dying(FakePublisher):
+        def open(self, deadline: float) -> None:
+            tried.append(self)
+            if away.is_set():
+                raise ConnectionRefusedError
+            super().open(deadline)
+
+        def beat(self) -> None:
+            away.set()
+            raise ConnectionResetError
+
+    world.pool._make = cast("Any", lambda: Dying(world.faults, world.made))
+    world.faults.append(Blocked())
+    with pytest.raises(exceptions.MessageDeliveryFailure):
+        world.publish(0.01)
+    # The keeper looks for the broker over and over.
+    util.wait_until(lambda: len(tried) > 5)
+    assert "broker is back" not in caplog.text
+    away.clear()
+    util.wait_until(lambda: "broker is back" in caplog.text)
+    assert caplog.text.count("broker is lost") == 1
+    assert caplog.text.count("broker is back") == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [connection.TimeUp("the time is up"), TimeoutError("timed out")],
+    ids=["before it was tried", "a short deadline"],
+)
+def test_a_caller_whose_time_is_up_says_nothing_of_the_broker(
+    world: World, caplog: pytest.LogCaptureFixture, fault: Exception
+) -> None:
+    world.publish()
+    kept = world.pool._take(time.monotonic() + 5)
+    world.faults.append(fault)
+    with pytest.raises(exceptions.MessageDeliveryFailure):
+        world.publish(0)  # a fresh one
+    world.pool._give(kept)
+    world.publish()
+    world.faults.append(fault)
+    with pytest.raises(exceptions.MessageDeliveryFailure):
+        world.publish(0)
+    assert not caplog.records
+
+
+def test_a_broker_that_did_not_answer_for_long_is_lost(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc_pool, "_SLOW_SECONDS", 0.0)
+    world.faults.append(TimeoutError("timed out"))
+    with pytest.raises(exceptions.MessageDeliveryFailure):
+        world.publish()
+    assert "doesn't answer" in caplog.text
 
 
 def test_nobody_waits_for_a_connection_past_the_deadline() -> None:
