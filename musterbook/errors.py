@@ -206,7 +206,8 @@ class UnsupportedObject(MusterbookError):
 class ConductorUnavailable(MusterbookError):
     """No conductor answered in time. Facts: method, seconds, asked.
 
-    asked is False when the message didn't even leave: the broker is lost.
+    asked is False when nobody's silence made it fail, but a lost broker: the message
+    didn't leave, or its answer may have been lost on the way.
     """
 
     code = "conductor-unavailable"

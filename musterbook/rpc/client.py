@@ -27,8 +27,9 @@ class Client:
     :param serializer: a ContextSerializer
     :param unavailable: makes the error for "nobody answered", from the method, the
         seconds that were waited, and whether anybody could be asked: False when the
-        message didn't leave because the broker is lost or the transport closed, True
-        when it was sent and not answered, or the broker says that nobody is there
+        message didn't leave because the broker is lost or the transport closed, or was
+        lost while the answer was waited for, True when it was sent and not answered, or
+        the broker says that nobody is there
     :param timeout: seconds a call waits for its answer; may be set anew at any time
     """
 

@@ -28,7 +28,8 @@ class Consumer(connection.Connection):
     out of each attempt at once and without a pause: 140,000 log lines in 41 s. Here
     there is one kind, with pauses that grow and are spread.
 
-    One thread uses it, but any may call stop_consuming(), doubt() and wait_ready().
+    One thread uses it, but any may call stop_consuming(), doubt(), wait_ready() and
+    back_since().
 
     :param outage: is told what becomes of the broker
     """
@@ -46,6 +47,7 @@ class Consumer(connection.Connection):
         self._stopped = threading.Event()
         self._state = threading.Condition()
         self._ready = False
+        self._ready_at = 0.0
         self._losses = 0
         self._doubted = False
 
@@ -99,8 +101,8 @@ class Consumer(connection.Connection):
         """
         self._doubted = True
 
-    def wait_ready(self, deadline: float) -> bool:
-        """Return whether its queues are there.
+    def wait_ready(self, deadline: float) -> int | None:
+        """Return the number of losses so far once its queues are there, else None.
 
         Waits for the next attempt to connect if there has to be one, and no longer
         than to the deadline, a monotonic time.
@@ -111,7 +113,21 @@ class Consumer(connection.Connection):
                 lambda: self._ready or self._losses > losses,
                 max(0.0, deadline - time.monotonic()),
             )
-            return self._ready
+            return self._losses if self._ready else None
+
+    @property
+    def losses(self) -> int:
+        """How often its queues were lost, counting each failed attempt to get them."""
+        return self._losses
+
+    def back_since(self) -> tuple[int, float] | None:
+        """Return the number of losses and since when (monotonic) its queues are there.
+
+        None while they are not. What was sent at a smaller number may have been
+        answered when they weren't.
+        """
+        with self._state:
+            return (self._losses, self._ready_at) if self._ready else None
 
     def declare_consumer(self, consumer: Any) -> Any:
         """Make a queue and read from it; waits for the broker."""
@@ -154,6 +170,8 @@ class Consumer(connection.Connection):
 
     def _set_ready(self, ready: bool) -> None:
         with self._state:
+            if ready and not self._ready:
+                self._ready_at = time.monotonic()
             self._ready = ready
             self._losses += not ready
             self._state.notify_all()

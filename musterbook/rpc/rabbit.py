@@ -33,6 +33,8 @@ _CAST_SECONDS = 5.0
 # An idle listener looks this often (seconds) whether it shall stop; the original one
 # up to every 5 s, which is how long stop() then took.
 _MAX_POLL = 0.5
+#: Seconds for an answer that is on its way when its queue is back.
+_LATE_SECONDS = 2.0
 #: Of a queue's name, by AMQP.
 _NAME_BYTES = 255
 #: Reply queues that are gone and have been told of.
@@ -78,7 +80,8 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped b
         """Send, and for a call wait for the answer; none of it outlasts the timeout.
 
         :raises MessagingTimeout: it was sent and no answer came
-        :raises MessageDeliveryFailure: the broker is lost or takes nothing
+        :raises MessageDeliveryFailure: the broker is lost or takes nothing, or was lost
+            while the answer was waited for, which may be lost with it
         :raises MessageUndeliverable: no such server
         :raises MessageTooLarge: the message is over the limit, ours or the broker's
         :raises Exception: what the other side raised
@@ -86,10 +89,10 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped b
         seconds = _CAST_SECONDS if timeout is None else timeout
         deadline = time.monotonic() + seconds
         message = dict(message)
-        replies, msg_id = None, uuid.uuid4().hex
+        replies, losses, msg_id = None, 0, uuid.uuid4().hex
         if wait_for_reply:
             # First: an answer without a queue is lost.
-            replies = self._ready_replies(deadline)
+            replies, losses = self._ready_replies(deadline)
             message["_msg_id"] = msg_id
             message["_reply_q"] = replies.queue
             message["_timeout"] = call_monitor_timeout
@@ -104,7 +107,7 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped b
         if replies is None:
             self._publish(outgoing, deadline, retry)
             return None
-        replies.listen(msg_id)
+        replies.await_answer(msg_id, losses)
         try:
             self._publish(outgoing, deadline, retry)
             return replies.result(msg_id, deadline, call_monitor_timeout)
@@ -148,7 +151,8 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped b
         # Only listeners get one: what is sent goes by the pool.
         return consumer.Consumer(self.conf, self._url, self._outage)
 
-    def _ready_replies(self, deadline: float) -> "_Replies":
+    def _ready_replies(self, deadline: float) -> "tuple[_Replies, int]":
+        """Return the queue for answers once it is there, and how often it was lost."""
         with self._reply_q_lock:
             if self._replies is None:
                 self._replies = _Replies(
@@ -157,9 +161,10 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped b
                     self._allowed_remote_exmods,
                 )
             replies = self._replies
-        if not replies.conn.wait_ready(deadline):
+        losses = replies.conn.wait_ready(deadline)
+        if losses is None:
             raise oslo_messaging.MessageDeliveryFailure("the broker is lost")
-        return replies
+        return replies, losses
 
     def _address(self, target: Any) -> tuple[publisher.Exchange, str]:
         """Return the exchange and the key of a target."""
@@ -209,7 +214,9 @@ class Probe(connection.Connection):
 class _Replies(amqpdriver.ReplyWaiter):  # type: ignore[misc]  # untyped base
     """The queue of a process's answers, and the thread that reads from it.
 
-    The original connects in its first caller's thread, for as long as that takes.
+    The original connects in its first caller's thread, for as long as that takes, and
+    its callers know nothing of a lost connection: an answer that was lost with it, or
+    that found no queue before that was made again, is waited for to the deadline.
     """
 
     def __init__(self, queue: str, conn: consumer.Consumer, exmods: Any) -> None:
@@ -220,6 +227,10 @@ class _Replies(amqpdriver.ReplyWaiter):  # type: ignore[misc]  # untyped base
         self.waiters = amqpdriver.ReplyWaiters()
         # More callers than ten are no leak.
         self.waiters._wrn_threshold = 10**6
+        # How often the queue had been lost when each call was sent.
+        self._sent: dict[str, int] = {}
+        # Of the calls that were sent at fewer losses nobody waits any more.
+        self._given_up = 0
         self._ending = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name="rpc-replies", daemon=True
@@ -233,18 +244,37 @@ class _Replies(amqpdriver.ReplyWaiter):  # type: ignore[misc]  # untyped base
         self._thread.join()
         self.conn.close()
 
+    def await_answer(self, msg_id: str, losses: int) -> None:
+        """Begin to keep what comes for a call, until unlisten().
+
+        :param losses: how often the queue had been lost when it was last seen to be
+            there
+        """
+        self.listen(msg_id)
+        self._sent[msg_id] = losses
+        if losses < self._given_up:  # in the meantime
+            self.waiters.put(msg_id, _LOST)
+
+    def unlisten(self, msg_id: str) -> None:
+        """End what await_answer() began."""
+        self._sent.pop(msg_id, None)
+        super().unlisten(msg_id)
+
     def result(
         self, msg_id: str, deadline: float, monitor_timeout: float | None
     ) -> Any:
         """Return the answer to a call, or raise it if it is an exception.
 
         :raises MessagingTimeout: none came
+        :raises MessageDeliveryFailure: the queue was lost meanwhile, and none came
         """
         seconds = max(0.001, deadline - time.monotonic())
         try:
             result = self.wait(msg_id, seconds, monitor_timeout, self.queue)
         except oslo_messaging.MessagingTimeout:
             self.conn.doubt()
+            if self.conn.losses > self._sent[msg_id]:
+                raise _may_be_lost() from None
             raise
         if isinstance(result, Exception):
             raise result
@@ -255,6 +285,36 @@ class _Replies(amqpdriver.ReplyWaiter):  # type: ignore[misc]  # untyped base
         while not self._ending.is_set():
             with contextlib.suppress(common.Timeout):
                 self.conn.consume(timeout=_MAX_POLL)
+            self._give_up_lost()
+
+    def _give_up_lost(self) -> None:
+        """Let the calls fail whose answers would have come by now."""
+        found = self.conn.back_since()
+        if found is None:
+            return
+        losses, since = found
+        if losses == self._given_up or time.monotonic() < since + _LATE_SECONDS:
+            return
+        self._given_up = losses
+        for msg_id, then in self._sent.copy().items():
+            if then < losses:
+                self.waiters.put(msg_id, _LOST)
+
+    def _process_reply(self, data: dict[str, Any]) -> Any:
+        if data is _LOST:
+            raise _may_be_lost()
+        return super()._process_reply(data)
+
+
+#: In place of an answer.
+_LOST: dict[str, Any] = {}
+
+
+def _may_be_lost() -> Exception:
+    lost: Exception = oslo_messaging.MessageDeliveryFailure(
+        "the broker was lost, and the answer may be lost with it"
+    )
+    return lost
 
 
 class _Incoming(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]  # untyped base
@@ -331,6 +391,13 @@ class _Listener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]  # untyped ba
             value = message.get(name)
             if value is not None and not 0 < len(value.encode()) <= _NAME_BYTES:
                 raise ValueError(f"{name} can't be the name of a queue")
+        unique_id = message.get(rpc_amqp.UNIQUE_ID)
+        if unique_id and unique_id in self.msg_id_cache.prev_msgids:
+            # As the original, which shows a traceback of it.
+            LOG.info("Request %a came twice; it is run once", message.get("method"))
+            with contextlib.suppress(Exception):  # lost again: it comes a third time
+                message.acknowledge()
+            return
         if not isinstance(message.get("_timeout") or 0, int | float):
             raise ValueError("_timeout is no number")
         super().__call__(message)

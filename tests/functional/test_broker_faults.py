@@ -1,6 +1,7 @@
 """RPC against a broker that hangs, is short of memory, refuses, or carries garbage."""
 
 from collections.abc import Iterator
+from concurrent import futures
 import json
 import logging
 import shutil
@@ -158,6 +159,44 @@ def test_a_link_that_was_forgotten(
         link.close()
 
 
+class TestLostAnswer:
+    """A call that is being answered when the broker is lost."""
+
+    def hold(self, lab: rpc_lab.Lab) -> tuple[rpc_lab.Served, Any]:
+        """Begin a call with the default time limit."""
+        served, client = lab.server(), lab.client(timeout=60)
+        assert client.call(CTXT, "echo", value=1) == 1
+        pool = futures.ThreadPoolExecutor(1)
+        calling = pool.submit(client.call, CTXT, "hold")
+        pool.shutdown(wait=False)
+        assert served.endpoint.entered.wait(rpc_lab.LIMIT)
+        return served, calling
+
+    def test_it_fails_soon_after_the_broker_is_back(
+        self, broker: servers.RabbitMQ, lab: rpc_lab.Lab
+    ) -> None:
+        served, calling = self.hold(lab)
+        broker.kill()
+        broker.start()
+        started = time.monotonic()
+        with pytest.raises(errors.ConductorUnavailable) as caught:
+            calling.result(60)
+        # Up to 9 s until its queue is there again, 2 s for an answer on its way.
+        assert time.monotonic() - started < 20
+        # That nobody answered is not known.
+        assert caught.value.kwargs["asked"] is False
+        served.endpoint.go_on.set()
+
+    def test_its_answer_is_taken_if_it_can_be(
+        self, broker: servers.RabbitMQ, lab: rpc_lab.Lab
+    ) -> None:
+        served, calling = self.hold(lab)
+        # The queue lives on and keeps the answer.
+        broker.control("close_all_user_connections", "guest", "a test")
+        served.endpoint.go_on.set()
+        assert calling.result(30) == "held"
+
+
 class TestMemoryAlarm:
     def test_calls_fail_in_time_and_come_back(
         self,
@@ -170,7 +209,8 @@ class TestMemoryAlarm:
         assert client.call(CTXT, "echo", value=1) == 1
         broker.control("set_vm_memory_high_watermark", "0.0000001")
         try:
-            assert seconds_until_refused(client.call, "echo", value=2, timeout=3) < 10
+            # The default of rpc_response_timeout: nobody waits that long for an alarm.
+            assert seconds_until_refused(client.call, "echo", value=2, timeout=60) < 10
             for send in (client.call, client.cast):
                 assert seconds_until_refused(send, "echo", value=3) < 10
             assert told(caplog, "lacks memory or disk") == 1
@@ -381,6 +421,33 @@ class TestGarbage:
                 vhost, "name", "messages", "messages_unacknowledged"
             )
         )
+
+
+def test_a_request_that_comes_twice_is_run_once(
+    broker: servers.RabbitMQ,
+    vhost: str,
+    lab: rpc_lab.Lab,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # As after an outage: the broker never got the word that we had it.
+    caplog.set_level(logging.INFO)
+    served = lab.server()
+    url = f"amqp://guest:guest@127.0.0.1:{broker.port}/{vhost}"
+    body = {"method": "echo", "args": {"value": "twice"}, "_unique_id": "1" * 32}
+    with kombu_connection.Connection(url) as connection:  # type: ignore[no-untyped-call]
+        channel = connection.channel()
+        for _ in range(2):
+            message = channel.prepare_message(
+                json.dumps(body).encode(),
+                content_type="application/json",
+                content_encoding="utf-8",
+            )
+            channel.basic_publish(message, exchange="", routing_key=lab.topic)
+    client = lab.client()
+    assert client.call(CTXT, "echo", value="last") == "last"
+    util.wait_until(lambda: sorted(served.endpoint.seen) == ["last", "twice"])
+    assert told(caplog, "came twice") == 1
+    assert not [r for r in caplog.records if r.exc_info or r.levelno > logging.INFO]
 
 
 class TestGoneCaller:
