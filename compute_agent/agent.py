@@ -129,7 +129,11 @@ class Agent(daemon.Part):
         if not self._published(_GOODBYE, lambda: self._goodbye(held)):
             return
         tracker = resource_tracker.ResourceTracker(
-            grant.host, self._reader, core.Policy.from_conf(self._conf), held
+            grant.host,
+            self._reader,
+            core.Policy.from_conf(self._conf),
+            held,
+            self._stopping,
         )
         looker = verifier.Verifier(
             self._conductor,

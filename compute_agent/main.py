@@ -7,8 +7,11 @@ if __name__ == "__main__":
 
 import functools
 
+from oslo_config import cfg
+
 from compute_agent import agent
 from compute_agent import core
+from compute_agent import resource_tracker
 from conductor import rpcapi as conductor_rpcapi
 from musterbook import conf as conf_module
 from musterbook import daemon
@@ -32,9 +35,7 @@ def run(argv: list[str]) -> int:
     logs.setup(conf)
     url = factory.prepare(conf)
     transport = rpc.make_transport(conf, to_others=True)
-    base.MusterObject.indirection_api = conductor_rpcapi.ConductorAPI(
-        transport, conf.rpc_response_timeout
-    )
+    base.MusterObject.indirection_api = carrier(conf, transport)
     part = agent.Agent(
         conf,
         transport,
@@ -49,6 +50,14 @@ def run(argv: list[str]) -> int:
         return process.run()
     finally:
         transport.cleanup()
+
+
+def carrier(
+    conf: cfg.ConfigOpts, transport: rpc.Transport
+) -> conductor_rpcapi.ConductorAPI:
+    """Return what carries the calls of audits, with their own short limit."""
+    seconds = min(resource_tracker.CALL_SECONDS, conf.rpc_response_timeout)
+    return conductor_rpcapi.ConductorAPI(transport, seconds)
 
 
 def main() -> int:

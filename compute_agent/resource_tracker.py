@@ -4,6 +4,7 @@ A thin shell around compute_agent.core: it reads the source under a time limit,
 compares each node with what is stored, and saves what differs.
 """
 
+from collections.abc import Iterable
 import dataclasses
 import threading
 
@@ -17,6 +18,12 @@ from musterbook import errors
 from objects import compute_node
 
 LOG = logging.getLogger(__name__)
+
+#: Seconds for a conductor to answer one call of an audit, if rpc_response_timeout is
+#: not less: an audit comes again, and a stop waits for the one in hand.
+CALL_SECONDS = 10.0
+#: What the next node would meet as well.
+_NOBODY_THERE = (errors.ConductorUnavailable, errors.DatabaseUnavailable)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +50,7 @@ class ResourceTracker:
     :param reader: the inventory source under its time limit
     :param policy: reserved amounts and ratios
     :param held: the grant
+    :param stopping: set, an audit in hand begins with no other node
     """
 
     def __init__(
@@ -51,21 +59,25 @@ class ResourceTracker:
         reader: bounded.BoundedReader,
         policy: core.Policy,
         held: tenure.Tenure,
+        stopping: threading.Event | None = None,
     ) -> None:
         self._host = host
         self._reader = reader
         self._policy = policy
         self._held = held
+        self._stopping = stopping or threading.Event()
         self._nodes: dict[str, compute_node.ComputeNode] = {}
         self._failing: dict[str, str] = {}
         self._source_failing = False
         self._reread = threading.Event()
+        self._gave_up_at = ""
 
     def audit(self) -> AuditResult:
         """Compare every node of the source with the book, save what differs.
 
         A node that can't be saved is reported, doesn't keep the others from being
-        saved, and is read anew from the book next time.
+        saved, and is read anew from the book next time. When nobody is there to save
+        it, or the agent stops, the others are not tried and count as failed.
 
         :raises InventoryUnavailable: the source can't say what there is; nothing
             was changed
@@ -78,9 +90,15 @@ class ResourceTracker:
             self._nodes.clear()
         outcome: dict[str, list[str]] = {"created": [], "saved": [], "unchanged": []}
         failed: list[tuple[str, str]] = []
-        for name, reading in inventory.items():
+        given_up = ""
+        for name in self._in_turn(inventory):
+            if self._stopping.is_set():
+                given_up = "the agent stops"
+            if given_up:
+                failed.append((name, given_up))
+                continue
             try:
-                outcome[self._audit_node(name, reading)].append(name)
+                outcome[self._audit_node(name, inventory[name])].append(name)
                 self._note_success(name)
             except (errors.Superseded, errors.GrantForgotten):
                 self._nodes.clear()
@@ -89,6 +107,9 @@ class ResourceTracker:
                 self._nodes.pop(name, None)
                 self._note_failure(name, exc)
                 failed.append((name, exc.message))
+                if isinstance(exc, _NOBODY_THERE):
+                    given_up = f"not tried: {exc.message}"
+                    self._gave_up_at = name
             except Exception as exc:
                 self._nodes.pop(name, None)
                 LOG.exception("Node %s: audit failed unexpectedly", name)
@@ -120,6 +141,14 @@ class ResourceTracker:
             self._source_failing = False
             LOG.warning("The inventory source answers again")
         return inventory
+
+    def _in_turn(self, names: Iterable[str]) -> list[str]:
+        """Return the names, those first that the last audit that gave up didn't try."""
+        turn = list(names)
+        if self._gave_up_at in turn:
+            following = turn.index(self._gave_up_at) + 1
+            turn = turn[following:] + turn[:following]
+        return turn
 
     def _audit_node(self, name: str, reading: inventory_source.NodeInventory) -> str:
         """Bring one node's record up to date; return what was done."""

@@ -27,6 +27,7 @@ from rich import console as rich_console
 from rich import live as rich_live
 
 from compute_agent import agent
+from compute_agent import main as agent_main
 from conductor import main as conductor_main
 from conductor import rpcapi as conductor_rpcapi
 from conductor.db import engine as db_engine
@@ -244,7 +245,7 @@ def _parts(
     group = factory.prepare(conf)
     conductor = conductor_main.build(conf, transport, owner)
     conductor_api = conductor_rpcapi.ConductorAPI(transport, conf.rpc_response_timeout)
-    base.MusterObject.indirection_api = conductor_api
+    base.MusterObject.indirection_api = agent_main.carrier(conf, transport)
     one_agent = agent.Agent(
         conf,
         transport,

@@ -12,6 +12,7 @@ from oslo_config import cfg
 import pytest
 
 from compute_agent import agent
+from compute_agent import main as agent_main
 from compute_agent import rpcapi as compute_rpcapi
 from conductor import grants
 from conductor import manager
@@ -398,3 +399,12 @@ def test_nodes_that_were_set_back_are_written_again(world: World) -> None:
     world.compute.look(context.service_context(), "web1")
     util.wait_until(lambda: world.memory() == [16384])
     assert world.incarnation("web1") == 1
+
+
+@pytest.mark.parametrize(("configured", "limit"), [(60, 10), (5, 5)])
+def test_calls_of_audits_have_a_short_limit_of_their_own(
+    world: World, configured: int, limit: int
+) -> None:
+    conf = world.conf("web1", rpc_response_timeout=configured)
+    carrier = agent_main.carrier(conf, world.transport)
+    assert carrier._client.timeout == limit

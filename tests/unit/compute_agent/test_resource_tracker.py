@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Mapping
+import threading
 from typing import Any
 
 from oslo_config import cfg
@@ -176,6 +177,67 @@ def test_a_failed_save_is_not_remembered_as_done(
     book.fail = None
     assert tracker.audit().saved == ("n1",)
     assert book.rows["web1", "n1"]["vcpus"] == 16
+
+
+NOBODY_THERE = [
+    errors.ConductorUnavailable(method="object_action", seconds=5),
+    errors.DatabaseUnavailable(reason="test"),
+]
+
+
+@pytest.mark.parametrize("fault", NOBODY_THERE, ids=lambda fault: type(fault).__name__)
+def test_when_nobody_is_there_no_other_node_is_tried(
+    book: Book,
+    machine: Source,
+    tracker: resource_tracker.ResourceTracker,
+    fault: Exception,
+) -> None:
+    machine.nodes = {name: node(name) for name in ("n1", "n2", "n3")}
+    book.fail = fault
+    failed = dict(tracker.audit().failed)
+    assert sorted(failed) == ["n1", "n2", "n3"]
+    assert failed["n2"].startswith("not tried")
+    assert book.calls == ["get", "create"]
+    book.fail = None
+    assert sorted(tracker.audit().created) == ["n1", "n2", "n3"]
+
+
+def test_a_node_that_makes_it_give_up_keeps_none_from_being_saved(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    machine.nodes = {name: node(name) for name in ("n1", "n2", "n3", "n4")}
+    create = book.compute_node_create
+
+    def slow_for_some(values: Any, grant: Any = None) -> Any:
+        if values["hypervisor_hostname"] in ("n1", "n2"):
+            raise errors.ConductorUnavailable(method="object_action", seconds=10)
+        return create(values, grant)
+
+    book.compute_node_create = slow_for_some  # type: ignore[method-assign]
+    for _ in range(3):
+        assert len(tracker.audit().failed) > 0
+    assert sorted(name for _, name in book.rows) == ["n3", "n4"]
+
+
+def test_stopping_it_begins_with_no_other_node(book: Book, machine: Source) -> None:
+    stopping = threading.Event()
+    reader = bounded.BoundedReader(machine, 5.0, "test")
+    held = tenure.Tenure(context.Grant(host="web1", incarnation=1, secret="secret"))
+    policy = core.Policy.from_conf(machine.conf)
+    tracker = resource_tracker.ResourceTracker("web1", reader, policy, held, stopping)
+    machine.nodes = {name: node(name) for name in ("n1", "n2", "n3")}
+    create = book.compute_node_create
+
+    def stop_meanwhile(values: Any, grant: Any = None) -> Any:
+        stopping.set()
+        return create(values, grant)
+
+    book.compute_node_create = stop_meanwhile  # type: ignore[method-assign]
+    result = tracker.audit()
+    assert result.created == ("n1",)
+    assert [name for name, _ in result.failed] == ["n2", "n3"]
+    assert book.calls == ["get", "create"]
+    reader.close()
 
 
 def test_a_failed_create_is_not_remembered_as_done(
