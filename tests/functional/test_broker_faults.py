@@ -36,7 +36,8 @@ def broker() -> Iterator[servers.RabbitMQ]:
     try:
         with conftest.missing_server_skips():
             made.start()
-        made.control("eval", f"application:set_env(rabbit, max_message_size, {MIB}).")
+        for name, value in (("max_message_size", MIB), ("collect_statistics", "fine")):
+            made.control("eval", f"application:set_env(rabbit, {name}, {value}).")
         yield made
     finally:
         made.close()
@@ -327,20 +328,64 @@ class TestTooLarge:
         lab: rpc_lab.Lab,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        lab.server()
-        self.check(lab.client(), MIB)
-        util.wait_until(
-            lambda: (
-                {
-                    tuple(counts)
-                    for *counts, _ in broker.queues(
-                        vhost, "messages", "messages_unacknowledged", "name"
-                    )
-                }
-                == {("0", "0")}
-            )
-        )
+        self.watch(broker, vhost, lab, 5)
         assert told(caplog, LOST) == 0
+
+    @pytest.mark.slow
+    def test_nothing_is_delivered_again_for_long(
+        self, broker: servers.RabbitMQ, vhost: str, lab: rpc_lab.Lab
+    ) -> None:
+        self.watch(broker, vhost, lab, 60)
+
+    def watch(
+        self, broker: servers.RabbitMQ, vhost: str, lab: rpc_lab.Lab, seconds: float
+    ) -> None:
+        """Look for so long that what was too large doesn't go round and round."""
+        served = lab.server()
+        client = lab.client()
+        self.check(client, MIB)
+        util.wait_until(lambda: in_queues(broker, vhost) == {("0", "0")})
+        before, end = redelivered(broker, vhost), time.monotonic() + seconds
+        while True:
+            seen = len(served.endpoint.seen)
+            assert client.call(CTXT, "echo", value="small") == "small"
+            assert len(served.endpoint.seen) == seen + 1
+            assert redelivered(broker, vhost) == before
+            util.wait_until(lambda: in_queues(broker, vhost) == {("0", "0")})
+            if time.monotonic() > end:
+                return
+
+
+def in_queues(broker: servers.RabbitMQ, vhost: str) -> set[tuple[str, ...]]:
+    """Return what messages each queue has: all, and those given out."""
+    columns = ("messages", "messages_unacknowledged", "name")
+    return {tuple(counts) for *counts, _ in broker.queues(vhost, *columns)}
+
+
+def redelivered(broker: servers.RabbitMQ, vhost: str) -> int:
+    """Return how many messages were given out again, by any open channel."""
+    mine = f'element(2, element(2, element(1, R))) =:= <<"{vhost}">>'
+    rows = f"R <- ets:tab2list(channel_queue_metrics), {mine}"
+    return int(broker.control("eval", f"lists:sum([element(6, R) || {rows}])."))
+
+
+def test_what_is_delivered_again_is_counted(
+    broker: servers.RabbitMQ, vhost: str
+) -> None:
+    # Else the test above could not fail.
+    url = f"amqp://guest:guest@127.0.0.1:{broker.port}/{vhost}"
+    with kombu_connection.Connection(url) as connection:  # type: ignore[no-untyped-call]
+        channel = connection.channel()
+
+        def reject(message: Any) -> None:
+            channel.basic_reject(message.delivery_tag, requeue=message.delivery_tag < 4)
+
+        channel.queue_declare("again", auto_delete=True)
+        channel.basic_consume("again", callback=reject)
+        channel.basic_publish(channel.prepare_message(b"x"), "", "again")
+        for _ in range(4):
+            connection.drain_events(timeout=rpc_lab.LIMIT)
+        util.wait_until(lambda: redelivered(broker, vhost) == 3)
 
 
 GARBAGE: list[tuple[Any, dict[str, Any]]] = [
