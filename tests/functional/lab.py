@@ -123,9 +123,11 @@ class Lab:
 
     :param folder: for configuration and output
     :ivar lease_interval: of the conductors that are started from here on
+    :ivar response_timeout: of what is started from here on; None: the default
     """
 
     lease_interval = 0.5
+    response_timeout: int | None = 5
 
     def __init__(
         self, folder: pathlib.Path, rabbit: str, group: str, database: str
@@ -155,12 +157,13 @@ class Lab:
             "report_interval": REPORT_INTERVAL,
             "service_down_time": SERVICE_DOWN_TIME,
             "update_resources_interval": UPDATE_RESOURCES_INTERVAL,
-            "rpc_response_timeout": 5,
+            "rpc_response_timeout": self.response_timeout,
             "state_path": self.folder,
             "graceful_shutdown_timeout": 10,
             **more,
         }
-        lines = ["[DEFAULT]", *(f"{k} = {v}" for k, v in values.items())]
+        given = {k: v for k, v in values.items() if v is not None}
+        lines = ["[DEFAULT]", *(f"{k} = {v}" for k, v in given.items())]
         lines += ["[database]", f"connection = {self.database}"]
         lines += ["[conductor]", f"poll_interval = {POLL_INTERVAL}"]
         lines += [f"workers = {self.workers}", "ping_timeout = 1"]
