@@ -16,6 +16,7 @@ from tests import conftest
 from tests import servers
 from tests import util
 from tests.bench import catalogue
+from tests.bench import options
 from tests.bench import rpc_stop
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -80,6 +81,27 @@ def test_small_rpc_stop(tmp_path: pathlib.Path) -> None:
     ours = found["figures"]["ours"]
     assert ours["lost_calls"] == 0
     assert ours["log_lines"] < found["figures"]["floor"]["log_lines"]
+
+
+def test_smallest_rpc_stop(rabbit_url: str) -> None:
+    """The part that needs no broker of its own and no waiting for the stock library."""
+    scale = rpc_stop._Scale(stops=2, idle=0.5, patience=8)
+    side = rpc_stop._SIDES["ours"](rabbit_url)
+    try:
+        idle = rpc_stop._idle_stop(side, scale)
+        side.server("first")
+        lost, calls = rpc_stop._stops(side, scale)
+    finally:
+        side.close()
+    assert lost == 0
+    assert calls > 50
+    assert 0 < idle < 5
+    figures = dict.fromkeys(rpc_stop.FIGURES, 1.0) | {"lost_calls": lost}
+    chosen = options.Options()
+    for lost_calls in (0, 1):
+        sides = {"floor": figures, "ours": figures | {"lost_calls": lost_calls}}
+        report = rpc_stop._report(chosen, scale, sides, "3.10")
+        assert all(bound.holds for bound in report.bounds) == (lost_calls == 0)
 
 
 def check_bounds(bounds: list[dict[str, Any]]) -> None:
