@@ -36,12 +36,17 @@ def broker() -> Iterator[servers.RabbitMQ]:
     try:
         with conftest.missing_server_skips():
             made.start()
-        for name, value in (("max_message_size", MIB), ("collect_statistics", "fine")):
-            made.control("eval", f"application:set_env(rabbit, {name}, {value}).")
+        configure(made)
         yield made
     finally:
         made.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def configure(broker: servers.RabbitMQ) -> None:
+    """Set what a broker that was started anew doesn't remember."""
+    for name, value in (("max_message_size", MIB), ("collect_statistics", "fine")):
+        broker.control("eval", f"application:set_env(rabbit, {name}, {value}).")
 
 
 _numbers = iter(range(servers.RabbitMQ.batch))
@@ -187,6 +192,7 @@ class TestLostAnswer:
         # That nobody answered is not known.
         assert caught.value.kwargs["asked"] is False
         served.endpoint.go_on.set()
+        configure(broker)  # for the tests that follow
 
     def test_its_answer_is_taken_if_it_can_be(
         self, broker: servers.RabbitMQ, lab: rpc_lab.Lab
