@@ -248,7 +248,7 @@ def run(argv: list[str]) -> int:
         functools.partial(working, conf),
         conf.conductor.workers,
         conf.graceful_shutdown_timeout,
-        conf_reload.Reloader(conf, load, CHECKS),
+        conf_reload.Reloader(conf, load, (*CHECKS, logs.check)),
     )
 
 
