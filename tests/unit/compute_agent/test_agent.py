@@ -46,6 +46,10 @@ class Group(group_driver.GroupDriver):
         self._member = member
         self._joined = False
 
+    @property
+    def member(self) -> str:
+        return self._member
+
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
