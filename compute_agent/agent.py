@@ -156,10 +156,11 @@ class Agent(daemon.Part):
             ],
             rpc.ContextSerializer(base.ObjectSerializer()),
         )
-        server.start()
-        self._on_abandon.append(server.abandon)
+        # Before it starts, which may take as long as the broker does.
         if not self._published(_SERVE, lambda: _stop_server(server)):
             return
+        server.start()
+        self._on_abandon.append(server.abandon)
         looker.start()
         if not self._published(_VERIFY, looker.stop):
             return
