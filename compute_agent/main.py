@@ -43,7 +43,10 @@ def run(argv: list[str]) -> int:
     )
     reloader = conf_reload.Reloader(conf, load, (*CHECKS, logs.check))
     process = daemon.Process(
-        [[part]], conf.graceful_shutdown_timeout, reload=reloader.reload
+        [[part]],
+        conf.graceful_shutdown_timeout,
+        reload=reloader.reload,
+        close=transport.cleanup,
     )
     try:
         return process.run()
