@@ -43,8 +43,6 @@ _JOIN_STEP = 0.1
 #: Seconds between two audits while one node can't be saved, growing.
 _FIRST_AGAIN = 1.0
 _MOST_AGAIN = 10.0
-#: Seconds by which an audit that is wanted now may be late.
-_WANTED_STEP = 1.0
 #: Seconds a hello may take: longer than a conductor's ping of the process that had
 #: the host before.
 _HELLO_TIMEOUT = 10.0
@@ -162,10 +160,11 @@ class Agent(daemon.Part):
             ],
             rpc.ContextSerializer(base.ObjectSerializer()),
         )
-        server.start()
-        self._on_abandon.append(server.abandon)
+        # Before it starts, which may take as long as the broker does.
         if not self._published(_SERVE, lambda: _stop_server(server)):
             return
+        server.start()
+        self._on_abandon.append(server.abandon)
         looker.start()
         if not self._published(_VERIFY, looker.stop):
             return
@@ -204,7 +203,11 @@ class Agent(daemon.Part):
         with self._undo_lock:
             undo, self._undo = self._undo, []
         for _, step in sorted(undo, key=lambda item: item[0]):
-            step()
+            try:
+                step()
+            except Exception:
+                # The others matter no less: a beat that goes on shows a dead host.
+                LOG.exception("One step of the stop failed, going on with the others")
         self._reader.close()
 
     def reset(self) -> None:

@@ -15,6 +15,16 @@ from musterbook import context
 _WANTED_STEP = 1.0
 
 
+class _Timer(loopingcall.DynamicLoopingCall):  # type: ignore[misc]  # oslo.service is untyped
+    def ended(self) -> bool:
+        """Return whether it has stopped for good; the library only offers to wait."""
+        try:
+            self.done.wait(timeout=0)
+        except RuntimeError:
+            return False
+        return True
+
+
 class Audits:
     """Calls a function every so many seconds and when wanted, one call at a time.
 
@@ -33,7 +43,7 @@ class Audits:
         self._wanted = wanted
         self._lock = threading.Lock()  # guards what follows
         self._interval = 0.0
-        self._timers: list[loopingcall.DynamicLoopingCall] = []
+        self._timers: list[_Timer] = []
         self._stopped = False
 
     def set_interval(self, interval: float) -> None:
@@ -46,7 +56,7 @@ class Audits:
             if self._stopped or interval == self._interval:
                 return
             self._interval = interval
-            earlier = self._timers
+            earlier = [timer for timer in self._timers if not timer.ended()]
             for timer in earlier:
                 timer.stop()
             self._timers = [*earlier, self._begin(interval, list(earlier))]
@@ -61,9 +71,7 @@ class Audits:
         for timer in timers:
             timer.wait()
 
-    def _begin(
-        self, interval: float, earlier: list[loopingcall.DynamicLoopingCall]
-    ) -> loopingcall.DynamicLoopingCall:
+    def _begin(self, interval: float, earlier: "list[_Timer]") -> "_Timer":
         wanted, audit = self._wanted, self._audit
 
         def once() -> None:
@@ -89,7 +97,7 @@ class Audits:
                 return early
             return float(tasks.run_periodic_tasks(asking))
 
-        timer = loopingcall.DynamicLoopingCall(turn, context.service_context())
+        timer = _Timer(turn, context.service_context())
         timer.start(
             periodic_interval_max=min(interval, _WANTED_STEP), stop_on_exception=False
         )

@@ -42,9 +42,12 @@ def run(argv: list[str]) -> int:
         lambda member: factory.make_driver(conf, member),
         lambda: factory.beat_interval(conf.report_interval, url.member_timeout),
     )
-    reloader = conf_reload.Reloader(conf, load, CHECKS)
+    reloader = conf_reload.Reloader(conf, load, (*CHECKS, logs.check))
     process = daemon.Process(
-        [[part]], conf.graceful_shutdown_timeout, reload=reloader.reload
+        [[part]],
+        conf.graceful_shutdown_timeout,
+        reload=reloader.reload,
+        close=transport.cleanup,
     )
     try:
         return process.run()

@@ -100,14 +100,24 @@ class Verifier:
             except (errors.Superseded, errors.HostTaken) as exc:
                 self._on_superseded(exc)
                 return
-            except errors.MusterbookError as exc:
-                # That the conductor is away is said by those who need it.
-                LOG.debug("The grant was not verified: %s", exc.message)
+            except Exception as exc:  # noqa: BLE001  # the looks go on
+                self._say(exc, first=pauses is None)
                 pauses = pauses or backoff.Backoff(_FIRST_PAUSE, _MOST_PAUSE, self._rng)
                 pause = min(pauses.pause(), self._interval)
             else:
                 pauses = None
                 pause = self._interval * self._rng.uniform(0.5, 1.0)
+
+    def _say(self, exc: Exception, *, first: bool) -> None:
+        if isinstance(exc, errors.MusterbookError):
+            # That the conductor is away is said by those who need it.
+            LOG.debug("The grant was not verified: %s", exc.message)
+        else:
+            LOG.log(
+                logging.ERROR if first else logging.DEBUG,
+                "The grant was not verified, which is tried until it works",
+                exc_info=exc,
+            )
 
     def _look_once(self) -> None:
         try:

@@ -103,25 +103,19 @@ class RpcPart(daemon.Part):
         self._conf = conf
         self._server = server
         self._stopping = threading.Event()
-        self._start_lock = threading.Lock()
 
     def start(self) -> None:
         """Wait for the broker, then serve.
 
         :raises ConfigurationError: the broker refuses this process
         """
-        if not rpc.wait_for_broker(self._conf, self._stopping):
-            return
-        with self._start_lock:
-            # A server that is started after it was stopped would never end.
-            if not self._stopping.is_set():
-                self._server.start()
+        if rpc.wait_for_broker(self._conf, self._stopping):
+            self._server.start()
 
     def stop(self) -> None:
         """Take nothing new, finish what is in hand."""
         self._stopping.set()
-        with self._start_lock:
-            self._server.stop()
+        self._server.stop()
         self._server.wait()
 
     def abandon(self) -> None:
@@ -249,7 +243,7 @@ def run(argv: list[str]) -> int:
         functools.partial(working, conf),
         conf.conductor.workers,
         conf.graceful_shutdown_timeout,
-        conf_reload.Reloader(conf, load, CHECKS),
+        conf_reload.Reloader(conf, load, (*CHECKS, logs.check)),
     )
 
 

@@ -105,6 +105,8 @@ class Process:
     :param hangup_stops: SIGHUP stops the process instead of resetting its parts
     :param reload: takes up changed configuration on SIGHUP; returns whether it did,
         and the parts are to be reset
+    :param close: gives back what the parts used, when all have stopped in time; within
+        stop_timeout, too
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Process:
         *,
         hangup_stops: bool = False,
         reload: Callable[[], bool] = lambda: True,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         self._stages = stages
         for part in (part for stage in stages for part in stage):
@@ -121,6 +124,7 @@ class Process:
         self._stop_timeout = stop_timeout
         self._hangup_stops = hangup_stops
         self._reload = reload
+        self._close = close
         self._failure: BaseException | None = None
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_writer.setblocking(False)
@@ -223,7 +227,18 @@ class Process:
                 late.append(part)
         _in_parallel("abandon", _abandon_part, late, time.monotonic() + ABANDON_SECONDS)
         starter.join(max(deadline - time.monotonic(), 0.1))
-        return not late and not starter.is_alive()
+        if late or starter.is_alive():
+            return False
+        closer = threading.Thread(target=self._clean_up, name="closer", daemon=True)
+        closer.start()
+        closer.join(max(deadline - time.monotonic(), 0.1))
+        return not closer.is_alive()
+
+    def _clean_up(self) -> None:
+        try:
+            self._close()
+        except Exception:
+            LOG.exception("Closing what the parts used failed")
 
     def _report(self) -> int:
         if self._failure is None:

@@ -1,6 +1,8 @@
 """Logging, by oslo.log."""
 
 import logging as pylogging
+import subprocess
+import sys
 from typing import Any
 
 from oslo_config import cfg
@@ -47,6 +49,20 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
+#: Loads a logging configuration as oslo.log does, or says on stdout why not.
+_TRIAL = """
+import logging.config, os, sys
+try:
+    os.stat(sys.argv[1])
+    logging.config.fileConfig(sys.argv[1], disable_existing_loggers=False)
+except Exception as exc:
+    print(f"{type(exc).__name__}: {exc}")
+    sys.exit(1)
+"""
+#: Seconds for it: a new interpreter, and the handlers that it opens.
+_TRIAL_SECONDS = 20.0
+
+
 def register_options(conf: cfg.ConfigOpts) -> None:
     """Register oslo.log's options; they are on the command line, too."""
     logging.register_options(conf)
@@ -84,6 +100,32 @@ def setup(conf: cfg.ConfigOpts) -> None:
             "default_log_levels, syslog_log_facility)",
             reason=errors.one_line(str(exc)) or type(exc).__name__,
         ) from None
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Refuse a log_config_append that can't be used, before anything is changed by it.
+
+    A process of its own loads it: whoever loads it has dropped its handlers before it
+    finds out what is wrong. Belongs to a reload; setup() says the same at the start.
+
+    :raises ConfigurationError: it is missing or broken
+    """
+    path = conf.log_config_append
+    if not path:
+        return
+    command = [sys.executable, "-c", _TRIAL, path]
+    try:
+        tried = subprocess.run(  # noqa: S603  # our own code, and a path as an argument
+            command, capture_output=True, text=True, timeout=_TRIAL_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        reason = f"{path} can't be tried ({type(exc).__name__})"
+    else:
+        if tried.returncode == 0:
+            return
+        said = tried.stdout.strip() or f"ended with code {tried.returncode}"
+        reason = f"{path} can't be used: {errors.one_line(said)}"
+    raise errors.ConfigurationError(option="log_config_append", reason=reason)
 
 
 def _no_summary(record: pylogging.LogRecord) -> str:

@@ -63,7 +63,8 @@ def run(
 class _Shared:
     """What the main process and its workers share; made before the first fork.
 
-    :ivar ready: held by the worker that told the service manager
+    :ivar ready: taken by the first worker that serves, and never given back
+    :ivar failing: taken while a worker's replacement can't start
     """
 
     def __init__(self, context: "multiprocessing.context.ForkContext") -> None:
@@ -71,12 +72,17 @@ class _Shared:
         self.notify_socket = os.environ.pop("NOTIFY_SOCKET", None)
         self.master = os.getpid()
         self.ready: multiprocessing.synchronize.Lock = context.Lock()
+        self.failing: multiprocessing.synchronize.Lock = context.Lock()
         self._complained: multiprocessing.synchronize.Lock = context.Lock()
         self._reader, self._writer = context.Pipe(duplex=False)
 
     def tell_ready(self) -> None:
         """Tell the service manager once, however many workers get ready."""
-        if self.notify_socket and self.ready.acquire(block=False):
+        if not self.failing.acquire(block=False):
+            LOG.warning("A worker could be replaced again, it serves")
+        with contextlib.suppress(ValueError):  # two at once
+            self.failing.release()
+        if self.ready.acquire(block=False) and self.notify_socket:
             os.environ["NOTIFY_SOCKET"] = self.notify_socket
             systemd.notify_once()
 
@@ -93,7 +99,9 @@ class _Shared:
         """Return what a worker complained of, once."""
         if not self._reader.poll():
             return None
-        return self._reader.recv_bytes().decode(errors="replace")
+        text = self._reader.recv_bytes().decode(errors="replace")
+        self._complained.release()
+        return text
 
 
 class _Process(daemon.Process):
@@ -158,8 +166,11 @@ class _Worker(cotyledon.Service):
         self._tell(signal.SIGHUP)
 
     def _serve(self) -> int:
-        with self._make() as stages:
-            process = _Process(stages, self._stop_timeout, reload=self._reload)
+        with contextlib.ExitStack() as used:
+            stages = used.enter_context(self._make())
+            process = _Process(
+                stages, self._stop_timeout, reload=self._reload, close=used.close
+            )
             process.shared = self._shared
             with self._lock:
                 self._process = process
@@ -228,12 +239,25 @@ class _Master(cotyledon.ServiceManager):
 
     def _bury(self, _service_id: object, worker_id: int, code: int) -> None:
         """Decide what the end of a worker means; in the supervisor's thread."""
-        if code > 0:
+        if code > 0 and self._shared.ready.acquire(block=False):
+            # None has ever served. It has said why.
             self._code = self._code or code
-            # It has said why.
             LOG.debug("Worker %s ended with code %s, all stop", worker_id, code)
             self.shutdown()  # returns when no worker will be started any more
-        elif code:
+        elif code > 0:
+            # What it can't use the others may have no need of any more, and may pass.
+            reason = self._shared.complaint() or f"it ended with code {code}"
+            LOG.log(
+                logging.ERROR
+                if self._shared.failing.acquire(block=False)
+                else logging.DEBUG,
+                "A worker can't be replaced, which is tried until it can; the others "
+                "go on: %s",
+                reason,
+            )
+        elif code == 0:
+            LOG.warning("Worker %s was told to end, another one is started", worker_id)
+        else:
             LOG.warning(
                 "Worker %s was killed by %s, another one is started",
                 worker_id,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
 import logging
+from typing import Any
 
 from oslo_config import cfg
 
@@ -33,7 +34,8 @@ class Reloader:
 
     :param conf: the configuration in use; its mutable options change
     :param load: loads the same one anew, as at the start
-    :param checks: what else must hold of a configuration, as at the start
+    :param checks: what else must hold of a configuration, as at the start; also of
+        the one in force afterwards, in which some options still are the old ones
     """
 
     def __init__(
@@ -57,10 +59,11 @@ class Reloader:
         """
         try:
             fresh = self._load()
-            for check in self._checks:
-                check(fresh)
+            self._check(fresh)
             changes = compare(self._conf, fresh)
-            self._conf.mutate_config_files()
+            if changes.waiting:
+                self._check_mix(fresh, changes.waiting)
+            self._mutate()
         except errors.ConfigurationError as exc:
             level = logging.DEBUG if quiet else logging.ERROR
             LOG.log(level, "Reload refused, all stays as it was: %s", exc.message)
@@ -70,6 +73,38 @@ class Reloader:
             return False
         _say(changes, logging.DEBUG if quiet else None)
         return True
+
+    def _check(self, conf: cfg.ConfigOpts) -> None:
+        for check in self._checks:
+            check(conf)
+
+    def _check_mix(self, fresh: cfg.ConfigOpts, waiting: tuple[str, ...]) -> None:
+        """Check what would be in force: the old options that wait, the new others.
+
+        Turns the new configuration into that one. All processes of a daemon decide
+        alike, as they have read the same files at the same signals.
+        """
+        _set_namespaces(fresh, self._conf._namespace, fresh._namespace)
+        try:
+            self._check(fresh)
+        except errors.ConfigurationError as exc:
+            raise errors.ConfigurationError(
+                f"{exc.message}, as long as only a restart takes up what has changed "
+                f"of {', '.join(waiting)}",
+                option=exc.option,
+            ) from None
+
+    def _mutate(self) -> None:
+        """Take up the files as they are now, or nothing of them.
+
+        oslo.config swaps first; a hook that fails afterwards would leave a half.
+        """
+        before = self._conf._mutable_ns
+        try:
+            self._conf.mutate_config_files()
+        except BaseException:
+            _set_namespaces(self._conf, self._conf._namespace, before)
+            raise
 
 
 def compare(old: cfg.ConfigOpts, new: cfg.ConfigOpts) -> Changes:
@@ -103,6 +138,13 @@ def options(conf: cfg.ConfigOpts) -> Iterator[tuple[str | None, cfg.Opt]]:
 def label(group: str | None, opt: cfg.Opt) -> str:
     """Return the name by which operators know an option."""
     return f"[{group}]{opt.dest}" if group else str(opt.dest)
+
+
+def _set_namespaces(conf: cfg.ConfigOpts, immutable: Any, mutable: Any) -> None:
+    # What was read is kept in two places, and the values in a cache: oslo.config has
+    # no public way to put back what it has mutated.
+    conf._namespace, conf._mutable_ns = immutable, mutable
+    conf._ConfigOpts__cache.clear()
 
 
 def _option(conf: cfg.ConfigOpts, name: str, group: str | None) -> cfg.Opt:

@@ -155,14 +155,25 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]  # untyped base
 def refusal(exc: Exception) -> str:
     """Return what a broker refused; '' if it didn't, or for what passes by itself."""
     text = str(exc)
-    if not isinstance(exc, REFUSED) or "limit" in text:
+    # After the names that it quotes: they may be anything.
+    if not isinstance(exc, REFUSED) or "limit" in text.rpartition("'")[2]:
         return ""
+    # Not at login, but later, at a queue or an exchange.
+    if "access to" in text and "access to vhost" not in text:
+        return "refuses this user a right on the virtual host"
     if "vhost" in text:
         return "refuses the virtual host: it doesn't exist, or isn't this user's"
-    # Not at login, but later, at a queue or an exchange.
-    if "access to" in text:
-        return "refuses this user a right on the virtual host"
     return "refuses the user or the password"
+
+
+def as_option(exc: Exception, address: str) -> errors.ConfigurationError | None:
+    """Return what a broker refused as an error of the option; None if it didn't."""
+    reason = refusal(exc)
+    if not reason:
+        return None
+    return errors.ConfigurationError(
+        option="transport_url", reason=f"the broker at {address} {reason}"
+    )
 
 
 def why(exc: Exception) -> str:

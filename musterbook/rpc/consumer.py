@@ -32,10 +32,20 @@ class Consumer(connection.Connection):
     back_since().
 
     :param outage: is told what becomes of the broker
+    :param stopped: set by any thread: as stop_consuming()
+    :ivar starting: a broker that refuses ends the waiting, which no waiting mends; it
+        may be what an operator does later to a process that serves
     """
 
-    def __init__(self, conf: Any, url: Any, outage: rpc_outage.Outage) -> None:
+    def __init__(
+        self,
+        conf: Any,
+        url: Any,
+        outage: rpc_outage.Outage,
+        stopped: threading.Event | None = None,
+    ) -> None:
         super().__init__(conf, url)
+        self.starting = False
         self._outage = outage
         self._pauses = rpc_outage.Pauses(
             self.interval_start,
@@ -44,7 +54,7 @@ class Consumer(connection.Connection):
             self.kombu_reconnect_splay,
         )
         self._next_attempt = 0.0
-        self._stopped = threading.Event()
+        self._stopped = stopped or threading.Event()
         self._state = threading.Condition()
         self._ready = False
         self._ready_at = 0.0
@@ -63,6 +73,7 @@ class Consumer(connection.Connection):
 
         :returns: None when told to stop meanwhile
         :raises Timeout: of the library, from the method or the callback
+        :raises ConfigurationError: while starting: the broker refuses
         """
         while True:
             try:
@@ -74,6 +85,9 @@ class Consumer(connection.Connection):
             except Exception as exc:  # noqa: BLE001  a lost connection raises anything
                 if self._stopped.is_set():
                     return None
+                refused = connection.as_option(exc, self.address)
+                if self.starting and refused is not None:
+                    raise refused from None
                 self._lose(exc)
                 if recoverable_error_callback is not None:
                     recoverable_error_callback(exc)

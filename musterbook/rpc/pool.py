@@ -20,6 +20,8 @@ LOG = logging.getLogger(__name__)
 _BEAT_SECONDS = 10.0
 #: Seconds between two looks whether the broker takes messages again.
 _LOOK_SECONDS = 0.5
+#: Seconds that closing waits for the thread.
+_JOIN_SECONDS = 1.0
 #: A publish that took so many seconds, and failed, says that the broker is lost. More
 #: than the shortest deadlines, a goodbye's and a ping's of 1 s: a busy broker misses
 #: those.
@@ -118,7 +120,8 @@ class Pool:
         self._ended.set()
         self._attention.set()
         if self._keeper is not None:
-            self._keeper.join()
+            # It may be connecting to a broker that hangs; it ends after that.
+            self._keeper.join(_JOIN_SECONDS)
         # A second for the goodbyes of all: the broker may hang.
         end = time.monotonic() + 1
         for unused in idle:

@@ -15,6 +15,7 @@ import uuid
 import oslo_messaging
 from oslo_messaging._drivers import amqp as rpc_amqp
 from oslo_messaging._drivers import amqpdriver
+from oslo_messaging._drivers import base as driver_base
 from oslo_messaging._drivers import common
 from oslo_messaging._drivers import impl_rabbit
 from oslo_serialization import jsonutils
@@ -35,6 +36,8 @@ _CAST_SECONDS = 5.0
 _MAX_POLL = 0.5
 #: Seconds for an answer that is on its way when its queue is back.
 _LATE_SECONDS = 2.0
+#: Seconds that a cleanup waits for the thread that reads answers.
+_JOIN_SECONDS = 1.0
 #: Of a queue's name, by AMQP.
 _NAME_BYTES = 255
 #: Reply queues that are gone and have been told of.
@@ -133,10 +136,26 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped b
         self._publish(outgoing, deadline, None, f"the answer to {method}")
 
     def listen(self, target: Any, batch_size: int, batch_timeout: float | None) -> Any:
-        """Return the listener of a server, mended as _Listener says."""
-        adapter = super().listen(target, batch_size, batch_timeout)
-        adapter._poll_style_listener.__class__ = _Listener
-        return adapter
+        """Return the listener of a server, mended as _Listener says.
+
+        Waits for the broker, until the target's ``stopping`` is set, if it has one.
+
+        :raises ConfigurationError: the broker refuses
+        """
+        stopping = getattr(target, "stopping", None)
+        conn = consumer.Consumer(self.conf, self._url, self._outage, stopping)
+        listener = _Listener(self, conn)
+        conn.starting = True
+        try:
+            for topic in (target.topic, f"{target.topic}.{target.server}"):
+                exchange = self._get_exchange(target)
+                conn.declare_topic_consumer(exchange, topic, listener)
+            conn.declare_fanout_consumer(target.topic, listener)
+        except BaseException:
+            conn.close()
+            raise
+        conn.starting = False
+        return driver_base.PollStyleListenerAdapter(listener, batch_size, batch_timeout)
 
     def cleanup(self) -> None:
         """Give back connections and threads; calls that wait go on to wait."""
@@ -148,7 +167,7 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped b
         super().cleanup()
 
     def _get_connection(self, purpose: Any = None, retry: int | None = None) -> Any:
-        # Only listeners get one: what is sent goes by the pool.
+        # Only the replies get one: what is sent goes by the pool.
         return consumer.Consumer(self.conf, self._url, self._outage)
 
     def _ready_replies(self, deadline: float) -> "tuple[_Replies, int]":
@@ -204,6 +223,15 @@ class Probe(connection.Connection):
     :raises RuntimeError: an option of the driver can't be used
     """
 
+    def make_queue(self) -> None:
+        """Make a queue named as one of answers, which ends with the connection.
+
+        :raises Exception: one of FAULTS; the user may lack the right
+        """
+        self.connection.connection.sock.settimeout(connection.HOST_SECONDS)
+        name = f"reply_probe_{uuid.uuid4().hex}"
+        self.connection.channel().queue_declare(name, exclusive=True)
+
     def close(self) -> None:
         """Disconnect; waits a moment at most for the broker to agree."""
         if self.connection.connected:
@@ -238,11 +266,13 @@ class _Replies(amqpdriver.ReplyWaiter):  # type: ignore[misc]  # untyped base
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and the connection."""
+        """End the thread and the connection; waits a moment, not for the broker."""
         self._ending.set()
         self.conn.stop_consuming()
-        self._thread.join()
-        self.conn.close()
+        # It may be connecting to a broker that hangs; it ends after that.
+        self._thread.join(_JOIN_SECONDS)
+        if not self._thread.is_alive():
+            self.conn.close()
 
     def await_answer(self, msg_id: str, losses: int) -> None:
         """Begin to keep what comes for a call, until unlisten().

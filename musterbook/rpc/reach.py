@@ -1,7 +1,7 @@
 """Whether the message broker is there, before anything waits for it without end.
 
-oslo.messaging's server connects when it is started, tries that for ever, and can't be
-told to stop meanwhile; a refused login ends it with a traceback.
+oslo.messaging's server connects when it is started, and tries that for as long as it
+takes; what refuses this process is found out here before that, and says so in a line.
 """
 
 import logging
@@ -35,8 +35,9 @@ def wait_for_broker(conf: cfg.ConfigOpts, stopping: threading.Event) -> bool:
     :param conf: has the options of rpc.register_options
     :param stopping: ends the waiting, after the few seconds of an attempt under way
     :returns: False: told to stop
-    :raises ConfigurationError: the broker is there and refuses the user, the password
-        or the virtual host; or an option of [oslo_messaging_rabbit] can't be used
+    :raises ConfigurationError: the broker is there and refuses the user, the password,
+        the virtual host or a queue of answers; or an option of
+        [oslo_messaging_rabbit] can't be used
     """
     url = oslo_messaging.TransportURL.parse(conf)
     if url.transport != "rabbit":
@@ -68,17 +69,16 @@ def _attempt(conf: cfg.ConfigOpts, url: Any, stopping: threading.Event) -> str:
         ) from None
     try:
         probe.connect(connection.HOST_SECONDS, lambda: not stopping.is_set())
+        probe.make_queue()
     except connection.FAULTS as exc:
-        reason = connection.refusal(exc)
-        if not reason:
+        refused = connection.as_option(exc, probe.address)
+        if refused is None:
             return f"{probe.address}: {connection.why(exc)}"
     else:
         return ""
     finally:
         probe.close()
-    raise errors.ConfigurationError(
-        option="transport_url", reason=f"the broker at {probe.address} {reason}"
-    )
+    raise refused
 
 
 def _check_ssl_files(conf: cfg.ConfigOpts) -> None:

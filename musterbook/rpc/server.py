@@ -49,7 +49,9 @@ def is_exposed(endpoint: object, method: object) -> bool:
 
 
 class Server:
-    """Answers calls to a topic. One thread starts, stops and waits, each once.
+    """Answers calls to a topic.
+
+    One thread starts it, once; another may stop it and wait, also meanwhile or before.
 
     :param transport: from make_transport; belongs to the caller
     :param topic: the topic, such as ``conductor``
@@ -69,9 +71,11 @@ class Server:
     ) -> None:
         self._name = f"{topic}.{server}"
         self._started = False
+        self._start_lock = threading.Lock()  # guards it, and the setting of stopping
+        self._target = _Target(topic=topic, server=server)
         self._server = oslo_messaging.get_rpc_server(
             transport,
-            oslo_messaging.Target(topic=topic, server=server),
+            self._target,
             list(endpoints),
             serializer=_Noting(serializer),
             access_policy=_OnlyExposed,
@@ -79,11 +83,15 @@ class Server:
         )
 
     def start(self) -> None:
-        """Listen. Over RabbitMQ this waits for the broker, for as long as it takes.
+        """Listen. Over RabbitMQ this waits for the broker, until stop() at most.
 
-        Nothing ends that waiting; rpc.wait_for_broker() does it so that it can end.
+        :raises ConfigurationError: the broker refuses
         """
-        self._started = True
+        with self._start_lock:
+            # What is started after it was stopped would never end.
+            if self._target.stopping.is_set():
+                return
+            self._started = True
         self._server.start()
 
     def stop(self) -> None:
@@ -91,8 +99,10 @@ class Server:
 
         Calls in hand go on: wait() waits for them.
         """
-        if not self._started:
-            return
+        with self._start_lock:
+            self._target.stopping.set()
+            if not self._started:
+                return
         self._server.stop()
         if self._server.listener is None:
             return  # start() failed
@@ -119,6 +129,17 @@ class Server:
         """
         for message in self._server.in_hand():
             message.give_up(self._name)
+
+
+class _Target(oslo_messaging.Target):  # type: ignore[misc]  # untyped base
+    """What a server listens to.
+
+    :ivar stopping: set: our drivers don't wait for a broker any more to do so
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.stopping = threading.Event()
 
 
 class _OnlyExposed(rpc_dispatcher.RPCAccessPolicyBase):  # type: ignore[misc]  # untyped base

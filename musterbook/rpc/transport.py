@@ -83,9 +83,13 @@ class Transport(oslo_transport.RPCTransport):  # type: ignore[misc]  # untyped b
         self._closed = False
 
     def cleanup(self) -> None:
-        """Give back connections and threads; calls made afterwards fail at once."""
-        self._closed = True
-        super().cleanup()
+        """Give back connections and threads; calls made afterwards fail at once.
+
+        Waits some seconds at most, also for a broker that hangs. Twice does no harm.
+        """
+        if not self._closed:
+            self._closed = True
+            super().cleanup()
 
     def _send(self, target: Any, ctxt: Any, message: Any, **kwargs: Any) -> Any:
         try:

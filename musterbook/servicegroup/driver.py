@@ -40,6 +40,11 @@ class GroupDriver(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def member(self) -> str:
+        """The name that this one joins groups under."""
+
+    @property
+    @abc.abstractmethod
     def member_timeout(self) -> float:
         """Seconds of silence after which the backend drops a member."""
 

@@ -150,6 +150,11 @@ class Pulse:
 
     def _part_from_name(self) -> None:
         """Keep the connection of the former name until the new one has joined."""
+        renamed = self._make_driver()  # not connected
+        if self._driver is not None and self._driver.member == renamed.member:
+            # Made after the name had changed, before we were told so: leaving by it
+            # would take back the membership of the new name.
+            return
         self._give_up_former()
         self._former, self._driver = self._driver, None
         self.joined.clear()

@@ -67,6 +67,11 @@ class ToozDriver(driver.GroupDriver):
         self._lane_lock = threading.Lock()
 
     @property
+    def member(self) -> str:
+        """The name that this one joins groups under."""
+        return self._member
+
+    @property
     def member_timeout(self) -> float:
         """Seconds of silence after which the backend drops a member."""
         return self._url.member_timeout

@@ -1,10 +1,13 @@
 """RPC against a broker that hangs, is short of memory, refuses, or carries garbage."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from concurrent import futures
 import json
 import logging
+import pathlib
 import shutil
+import socket
 import threading
 import time
 from typing import Any
@@ -21,6 +24,7 @@ from tests import proxy as proxies
 from tests import rpc_lab
 from tests import servers
 from tests import util
+from tests.functional import lab as labs
 
 CTXT = context.service_context()
 LOST = "The message broker is lost"
@@ -295,6 +299,86 @@ class TestRefused:
                 lambda: broker.control("change_password", "agent", "first"),
                 "",
             )
+
+
+class TestRights:
+    """A user who may log in, but not make each queue."""
+
+    @pytest.fixture
+    def limited(
+        self, broker: servers.RabbitMQ, vhost: str
+    ) -> Iterator[Callable[[str], str]]:
+        """Give a function that lets a user make queues of these names; its URL."""
+        broker.control("add_user", "limited", "CANARY")
+
+        def allow(configure: str) -> str:
+            rights = (configure, ".*", ".*")
+            broker.control("set_permissions", "-p", vhost, "limited", *rights)
+            return f"rabbit://limited:CANARY@127.0.0.1:{broker.port}/{vhost}"
+
+        yield allow
+        broker.control("delete_user", "limited")
+
+    def test_no_queue_of_answers(self, limited: Callable[[str], str]) -> None:
+        conf = rpc_lab.make_conf(limited("^$"))
+        with pytest.raises(errors.ConfigurationError) as caught:
+            rpc.wait_for_broker(conf, threading.Event())
+        assert caught.value.option == "transport_url"
+        assert "refuses this user a right on the virtual host" in caught.value.message
+        assert "CANARY" not in caught.value.message
+
+    def test_no_queue_of_the_server(self, limited: Callable[[str], str]) -> None:
+        conf = rpc_lab.make_conf(limited("^reply_.*"))
+        assert rpc.wait_for_broker(conf, threading.Event())
+        transport = rpc.make_transport(conf)
+        server = rpc.Server(
+            transport, "topic", "s1", [rpc_lab.Endpoint()], rpc.ContextSerializer()
+        )
+        with pytest.raises(errors.ConfigurationError) as caught:
+            server.start()
+        assert "refuses this user a right on the virtual host" in caught.value.message
+        server.stop()
+        server.wait()
+        transport.cleanup()
+
+    def test_a_conductor_that_may_not_serve_ends(
+        self, limited: Callable[[str], str], tmp_path: pathlib.Path
+    ) -> None:
+        group, database = f"file://{tmp_path}/g", f"sqlite:///{tmp_path}/a.sqlite"
+        made = labs.Lab(tmp_path, limited("^reply_.*"), group, database)
+        with labs.opened(made):
+            made.sync()
+            run = made.start_conductor("c1")
+            assert run.wait(60) == 2
+            last = run.errors().splitlines()[-1]
+            assert "transport_url" in last
+            assert "refuses this user a right on the virtual host" in last
+            assert "Traceback" not in run.errors()
+            assert "CANARY" not in run.errors()
+
+
+def test_a_server_that_waits_for_the_broker_can_be_stopped() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # refuses connections
+        port = held.getsockname()[1]
+        transport = rpc.make_transport(
+            rpc_lab.make_conf(f"rabbit://u:p@127.0.0.1:{port}")
+        )
+        server = rpc.Server(
+            transport, "topic", "s1", [rpc_lab.Endpoint()], rpc.ContextSerializer()
+        )
+        starter = threading.Thread(target=server.start, name="test-start", daemon=True)
+        starter.start()
+        starter.join(1)
+        assert starter.is_alive()
+        stopper = threading.Thread(target=server.stop, name="test-stop", daemon=True)
+        stopper.start()
+        starter.join(10)
+        stopper.join(10)
+        assert not starter.is_alive()
+        assert not stopper.is_alive()
+        server.wait()
+        transport.cleanup()
 
 
 class TestTooLarge:

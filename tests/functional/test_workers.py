@@ -216,7 +216,39 @@ def test_a_worker_told_to_end_is_replaced(lab: labs.Lab) -> None:
         wait_serving(lab)
         load.wait_answers(20)
     assert load.failed() == []
+    assert "was told to end, another one is started" in run.errors()
     assert run.stop() == 0
+    assert run.errors().count("was told to end") == 1
+
+
+def test_a_worker_that_can_not_be_replaced_stops_no_other(
+    lab: labs.Lab, tmp_path: pathlib.Path
+) -> None:
+    lab.group = f"file://{tmp_path}/groups?timeout={labs.MEMBER_TIMEOUT}"
+    run = serving(lab)
+    one, two = run.children()
+    folder = tmp_path / "groups"
+    aside = tmp_path / "aside"
+    folder.rename(aside)
+    folder.write_text("in the way")  # a replacement can't use it: code 2
+    with calls(lab, timeout=5.0) as load:
+        load.wait_answers(20)
+        one.kill()
+        line = "A worker can't be replaced, which is tried until it can"
+        util.wait_until(lambda: line in run.errors(), 60)
+        load.wait_answers(20)
+        assert two.is_running()
+        assert run.popen.poll() is None
+        folder.unlink()
+        aside.rename(folder)
+        wait_serving(lab)
+        again = "A worker could be replaced again, it serves"
+        util.wait_until(lambda: again in run.errors(), 60)
+    assert run.stop() == 0
+    assert run.errors().count(line) == 1
+    assert "servicegroup_tooz_url" in run.errors()
+    # What it complained of is over, and not the last that is heard of the command.
+    assert not run.errors().splitlines()[-1].startswith("main.py: option")
 
 
 def test_what_a_worker_can_not_use_ends_all_with_one_line(lab: labs.Lab) -> None:

@@ -126,6 +126,49 @@ def test_a_part_that_never_stops_is_left_behind(tmp_path: pathlib.Path) -> None:
     assert child.lines()[-1] == "abandon a"
 
 
+def test_what_the_parts_used_is_closed_when_all_have_stopped(
+    tmp_path: pathlib.Path,
+) -> None:
+    child = Child(
+        tmp_path,
+        """
+        close = lambda: print("closed", flush=True)
+        sys.exit(daemon.Process([[Part("a")]], 30, close=close).run())
+        """,
+    )
+    child.wait_line("start a")
+    assert child.end(signal.SIGTERM) == 0
+    assert child.lines() == ["start a", "stop a", "stopped a", "closed"]
+
+
+def test_a_close_that_hangs_does_not_outlive_the_stop(tmp_path: pathlib.Path) -> None:
+    child = Child(
+        tmp_path,
+        """
+        sys.exit(daemon.Process([[Part("a")]], 0.5, close=told.wait).run())
+        """,
+    )
+    child.wait_line("start a")
+    began = time.monotonic()
+    assert child.end(signal.SIGTERM) == 0
+    assert time.monotonic() - began < 10
+
+
+def test_late_parts_may_still_use_what_is_not_closed(tmp_path: pathlib.Path) -> None:
+    """They tell those who wait for them, over it."""
+    child = Child(
+        tmp_path,
+        """
+        close = lambda: print("closed", flush=True)
+        stages = [[Part("a", stop=told.wait)]]
+        sys.exit(daemon.Process(stages, 0.5, close=close).run())
+        """,
+    )
+    child.wait_line("start a")
+    assert child.end(signal.SIGTERM) == 0
+    assert child.lines()[-1] == "abandon a"
+
+
 def test_only_parts_that_are_late_are_abandoned(tmp_path: pathlib.Path) -> None:
     child = Child(
         tmp_path,

@@ -35,7 +35,9 @@ class Files:
             prepare=[logs.register_options],
         )
         self.conf = load()
-        self._reloader = conf_reload.Reloader(self.conf, load, [factory.check])
+        self._reloader = conf_reload.Reloader(
+            self.conf, load, [factory.check, logs.check]
+        )
 
     def write(self, text: str) -> None:
         self.path.write_text(text)
@@ -170,3 +172,80 @@ def test_a_quiet_one_leaves_the_telling_to_others(
     files.write(START.replace("= 2", "= x"))
     assert not files._reloader.reload(quiet=True)
     assert said(caplog) == []
+
+
+def test_what_would_be_in_force_is_checked_too(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The new member timeout needs a restart; the new down time alone is too short."""
+    files.write(START.replace("timeout=10", "timeout=25"))
+    conf = files._reloader._load()
+    reloader = conf_reload.Reloader(conf, files._reloader._load, [factory.check])
+    files.write(START.replace("time = 30", "time = 20"))
+    assert not reloader.reload()
+    factory.check(conf)  # can still be worked with
+    assert conf.service_down_time == 30.0
+    ((level, line),) = said(caplog)
+    assert level == "ERROR"
+    assert "all stays as it was: option service_down_time" in line
+    assert "only a restart takes up what has changed of servicegroup_tooz_url" in line
+    assert "CANARY" not in line
+    # Neither does a second look at the same files change that.
+    assert not reloader.reload()
+    # In two steps it works: what fits both first.
+    files.write(START.replace("time = 30", "time = 26"))
+    assert reloader.reload()
+    assert conf.service_down_time == 26.0
+    assert "timeout=25" in conf.servicegroup_tooz_url
+
+
+BROKEN = """
+[loggers]
+keys = root
+[handlers]
+keys = out
+[formatters]
+keys =
+[logger_root]
+level = INFO
+handlers = none
+[handler_out]
+class = StreamHandler
+args = (sys.stderr,)
+"""
+
+
+@pytest.mark.parametrize("text", [None, "[loggers", BROKEN])
+def test_a_logging_file_that_can_not_be_used(
+    files: Files, caplog: pytest.LogCaptureFixture, text: str | None
+) -> None:
+    path = files.path.with_name("logging.conf")
+    if text is not None:
+        path.write_text(text)
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    assert not files.reload(
+        ("report_interval = 2", f"report_interval = 1\nlog_config_append = {path}")
+    )
+    assert files.conf.report_interval == 2.0
+    assert files.conf.log_config_append is None
+    assert root.handlers == handlers
+    ((level, line),) = said(caplog)
+    assert level == "ERROR"
+    assert "all stays as it was: option log_config_append" in line
+    assert str(path) in line
+
+
+def test_a_hook_that_fails_leaves_no_half(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hook(conf: cfg.ConfigOpts, fresh: object) -> None:
+        assert conf.report_interval == 1.0
+        raise RuntimeError("no")
+
+    files.conf.register_mutate_hook(hook)
+    assert not files.reload(("report_interval = 2", "report_interval = 1"))
+    assert files.conf.report_interval == 2.0
+    assert said(caplog) == [
+        ("ERROR", "Reload failed unexpectedly, all stays as it was")
+    ]

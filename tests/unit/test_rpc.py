@@ -315,6 +315,18 @@ BAD = [
 ]
 
 
+def test_a_server_that_was_stopped_before_it_started_never_does() -> None:
+    transport = rpc.make_transport(rpc_lab.make_conf("inproc:///never"))
+    server = rpc.Server(
+        transport, "topic", "s1", [rpc_lab.Endpoint()], rpc.ContextSerializer()
+    )
+    server.stop()
+    server.start()
+    server.wait()
+    assert not [t for t in threading.enumerate() if "topic" in t.name]
+    transport.cleanup()
+
+
 class TestUrl:
     @pytest.mark.parametrize("url", GOOD)
     def test_good_one_makes_a_transport(self, url: str) -> None:

@@ -245,6 +245,33 @@ def test_a_broker_that_did_not_answer_for_long_is_lost(
     assert "doesn't answer" in caplog.text
 
 
+def test_closing_waits_for_no_broker_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The keeper is in the middle of connecting, which takes seconds."""
+    made = World()
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        entered.set()
+        go_on.wait(60)
+
+    made.faults.append(OSError("gone"))
+    with pytest.raises(exceptions.MessageDeliveryFailure):
+        made.publish()
+    monkeypatch.setattr(FakePublisher, "open", hang)
+    try:
+        assert entered.wait(30)
+        began = time.monotonic()
+        made.pool.close()
+        assert time.monotonic() - began < 20
+    finally:
+        go_on.set()
+        util.wait_until(
+            lambda: not [t for t in threading.enumerate() if t.name == "rpc-keeper"]
+        )
+
+
 def test_nobody_waits_for_a_connection_past_the_deadline() -> None:
     world = World(size=1)
     holding, go_on = threading.Event(), threading.Event()

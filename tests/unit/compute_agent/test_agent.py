@@ -47,6 +47,10 @@ class Group(group_driver.GroupDriver):
         self._member = member
         self._joined = False
 
+    @property
+    def member(self) -> str:
+        return self._member
+
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
@@ -253,6 +257,25 @@ def test_a_stop_during_the_first_audit_leaves_nothing(world: World) -> None:
     assert [seen for seen in world.seen if seen.startswith("join")] == []
     with pytest.raises(errors.AgentUnavailable):
         world.compute.ping(context.service_context(), "web1")
+
+
+def test_a_step_of_the_stop_that_fails_keeps_no_other_from_it(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.serve()
+    world.write("web1")
+    made = world.agent("web1")
+    made.start()
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(made._conductor, "goodbye", fail)
+    made.stop()
+    assert world.seen[-1] == "leave web1#1"
+    assert not [t for t in threading.enumerate() if t.name in {"beat", "verifier"}]
+    failed = [r for r in caplog.records if "going on with the others" in r.message]
+    assert len(failed) == 1
 
 
 def test_superseded_it_ends(world: World) -> None:

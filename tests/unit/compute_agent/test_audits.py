@@ -86,6 +86,15 @@ def test_the_same_interval_changes_nothing(made: audits.Audits, audit: Audit) ->
     assert len([t for t in threading.enumerate() if not t.daemon]) < 100
 
 
+def test_timers_that_have_ended_are_forgotten(
+    made: audits.Audits, audit: Audit
+) -> None:
+    for number in range(50):
+        made.set_interval(86400.0 - number)
+        util.wait_until(lambda: made._timers[0].ended() or len(made._timers) == 1)
+    assert len(made._timers) <= 2
+
+
 def test_audits_of_two_timers_never_overlap(made: audits.Audits, audit: Audit) -> None:
     audit.go.clear()
     made.set_interval(0.01)

@@ -39,6 +39,7 @@ class Group(group_driver.GroupDriver):
     """A group that holds what the test puts in; or that can't be reached."""
 
     traits = traits.TRAITS["file"]
+    member = "reader"
     member_timeout = 0.5
 
     def __init__(self) -> None:

@@ -14,7 +14,8 @@ class FakeDriver(driver.GroupDriver):
     traits = traits.TRAITS["redis"]
     member_timeout = 10.0
 
-    def __init__(self) -> None:
+    def __init__(self, member: str = "me#1") -> None:
+        self._member = member
         self.calls: list[str] = []
         self.note: Callable[[str], None] = lambda call: None
         self.fail: dict[str, list[Exception]] = {}
@@ -22,6 +23,10 @@ class FakeDriver(driver.GroupDriver):
         self.blocked = threading.Event()
         self.free = threading.Event()
         self.free.set()
+
+    @property
+    def member(self) -> str:
+        return self._member
 
     def _do(self, name: str) -> None:
         self.calls.append(name)
@@ -55,7 +60,7 @@ class FakeDriver(driver.GroupDriver):
 
     def get_all(self, group: str) -> frozenset[str]:
         self._do("get_all")
-        return frozenset({"me#1"} if group in self.members else ())
+        return frozenset({self._member} if group in self.members else ())
 
 
 def unavailable() -> errors.GroupUnavailable:

@@ -258,7 +258,7 @@ def test_leave_before_any_turn_touches_nothing(bench: Bench) -> None:
 
 
 def test_another_name_is_joined_before_the_former_is_left(member: Bench) -> None:
-    former, member.driver = member.driver, fakes.FakeDriver()
+    former, member.driver = member.driver, fakes.FakeDriver("me#2")
     order: list[str] = []
     former.note = lambda call: order.append(f"former {call}")
     member.driver.note = lambda call: order.append(f"new {call}")
@@ -270,7 +270,7 @@ def test_another_name_is_joined_before_the_former_is_left(member: Bench) -> None
 
 
 def test_a_name_that_cannot_be_joined_yet_keeps_the_former(member: Bench) -> None:
-    former, member.driver = member.driver, fakes.FakeDriver()
+    former, member.driver = member.driver, fakes.FakeDriver("me#2")
     member.driver.fail["join"] = [fakes.unavailable()]
     member.pulse.rename()
     member.turn()
@@ -285,8 +285,22 @@ def test_a_rename_before_the_first_turn_is_none(bench: Bench) -> None:
     assert bench.turn() == ["start", "join"]
 
 
+def test_a_name_that_was_taken_up_before_it_was_told_is_kept(member: Bench) -> None:
+    """The name changed, the driver was made anew, then rename() came."""
+    member.pulse._driver = None
+    member.driver = fakes.FakeDriver("me#2")
+    assert member.turn() == ["start", "beat", "is_visible", "join"]
+    member.pulse.rename()
+    again, member.driver = member.driver, fakes.FakeDriver("me#2")
+    again.calls.clear()
+    member.turn()
+    assert again.calls == ["beat", "is_visible"]
+    assert again.members == {"compute"}
+    assert member.pulse.status().joined
+
+
 def test_a_stop_leaves_under_both_names(member: Bench) -> None:
-    former, member.driver = member.driver, fakes.FakeDriver()
+    former, member.driver = member.driver, fakes.FakeDriver("me#2")
     member.driver.fail["join"] = [fakes.unavailable()]
     member.pulse.rename()
     member.turn()
