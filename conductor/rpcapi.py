@@ -7,6 +7,7 @@ Version history:
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+import time
 from typing import Any
 
 from oslo_versionedobjects import base as ovo_base
@@ -19,6 +20,9 @@ from objects import base
 
 TOPIC = "conductor"
 VERSION = "1.0"
+#: How often a call is made while the conductors that get it have lost the database:
+#: another one may reach it, and a topic's messages go to its servers in turn.
+_TURNS = 3
 
 
 class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
@@ -32,6 +36,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
     """
 
     def __init__(self, transport: rpc.Transport, timeout: float) -> None:
+        self._timeout = timeout
         self._client = rpc.Client(
             transport,
             TOPIC,
@@ -40,6 +45,32 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
             unavailable=_unavailable,
             timeout=timeout,
         )
+
+    def _call(
+        self,
+        context: RequestContext,
+        method: str,
+        *,
+        timeout: float | None = None,
+        **args: Any,
+    ) -> Any:
+        """Call a method of any conductor that reaches the database.
+
+        With one agent and two conductors, a find and a save each, the save would come
+        to the same one of them again and again.
+        """
+        began = time.monotonic()
+        seconds = left = self._timeout if timeout is None else timeout
+        for turn in range(1, _TURNS + 1):
+            try:
+                return self._client.call(context, method, timeout=left, **args)
+            except errors.DatabaseUnavailable:
+                taken = time.monotonic() - began
+                left = seconds - taken
+                # Not when the next one would have too little time to say the same.
+                if turn == _TURNS or left < taken:
+                    raise
+        raise AssertionError("the last turn returns or raises")
 
     # -- the carrier of remotable methods, as oslo.versionedobjects calls it -------
 
@@ -52,7 +83,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         kwargs: Mapping[str, Any],
     ) -> tuple[dict[str, Any], Any]:
         """Run a remotable method of an object; return (field updates, result)."""
-        updates, result = self._client.call(
+        updates, result = self._call(
             context,
             "object_action",
             objinst=objinst.obj_for_call(),
@@ -79,7 +110,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         """
 
         def call(method: str, *args: Any, **kwargs: Any) -> Any:
-            return self._client.call(
+            return self._call(
                 context,
                 "object_class_action_versions",
                 objname=objname,
@@ -106,7 +137,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         object_versions: Mapping[str, str],
     ) -> Any:
         """Return the object in the versions asked for."""
-        return self._client.call(
+        return self._call(
             context,
             "object_backport_versions",
             objinst=objinst,
@@ -117,7 +148,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
 
     def ping(self, context: RequestContext, timeout: float | None = None) -> None:
         """Return when a conductor answers."""
-        self._client.call(context, "ping", timeout=timeout)
+        self._call(context, "ping", timeout=timeout)
 
     def hello(
         self,
@@ -142,7 +173,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         :raises AgentNotAsked: whether one does can't be told now; try again
         """
         again: dict[str, Any] = {} if had is None else {"had": had}
-        answer: dict[str, Any] = self._client.call(
+        answer: dict[str, Any] = self._call(
             context,
             "hello",
             timeout=timeout,
@@ -157,7 +188,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
 
     def goodbye(self, context: RequestContext, timeout: float | None = None) -> None:
         """Tell that the granted process stops; Superseded, GrantForgotten."""
-        self._client.call(context, "goodbye", timeout=timeout)
+        self._call(context, "goodbye", timeout=timeout)
 
     def stalled(
         self,
@@ -166,7 +197,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         timeout: float | None = None,
     ) -> None:
         """Tell that the working loop makes no progress, or (None) does again."""
-        self._client.call(context, "stalled", timeout=timeout, reason=reason)
+        self._call(context, "stalled", timeout=timeout, reason=reason)
 
     def verify(self, context: RequestContext, timeout: float | None = None) -> None:
         """Return if the context's grant is its host's current one.
@@ -175,7 +206,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
             deleted
         :raises GrantForgotten: the database was replaced or set back
         """
-        self._client.call(context, "verify", timeout=timeout)
+        self._call(context, "verify", timeout=timeout)
 
     # -- the fleet -----------------------------------------------------------------
 
@@ -192,7 +223,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         :return: ``columns``: name to list of values, all of one length;
             ``lease_age``: seconds since the leader last looked, None for never
         """
-        answer: dict[str, Any] = self._client.call(
+        answer: dict[str, Any] = self._call(
             context,
             "get_fleet",
             timeout=timeout,

@@ -345,3 +345,20 @@ def hold_an_update(lab: labs.Lab, between: delaying_proxy.DelayingProxy) -> int:
             return memory
         between.holding = False
     raise AssertionError("c1 got none of 20 updates")
+
+
+def test_one_conductor_of_two_has_lost_it(
+    split_lab: tuple[labs.Lab, delaying_proxy.DelayingProxy],
+) -> None:
+    """What an agent saves comes to the conductor that reaches the database."""
+    lab, between = split_lab
+    (cut,) = [p for p in lab.processes if p.err.stem == "c1"]
+    between.close()
+    for memory_mb in range(20480, 30720, 1024):
+        outages.change(lab, "web1", memory_mb)
+        wait_stored(lab, memory_mb)
+    outages.wait_said([cut], LOST, 1)
+
+
+def wait_stored(lab: labs.Lab, memory_mb: int) -> None:
+    util.wait_until(lambda: stored(lab, "web1")[0] == memory_mb, outages.BUSY)
