@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from tests.bench import join
 from tests.bench import options
 from tests.bench import report
 from tests.bench import rpc_get
@@ -17,4 +18,4 @@ class Bench(Protocol):
         """Measure, on servers of its own, and end all it has started."""
 
 
-BENCHES: dict[str, Bench] = {"rpc_get": rpc_get, "rpc_save": rpc_save}
+BENCHES: dict[str, Bench] = {"join": join, "rpc_get": rpc_get, "rpc_save": rpc_save}
