@@ -8,6 +8,7 @@ HERE = pathlib.Path(__file__).parent
 
 REQUIRES = [
     "alembic>=1.16",
+    "cotyledon>=2.2",
     "fasteners>=0.19",
     "kombu>=5.5",
     "oslo.config>=10.0",

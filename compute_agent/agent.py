@@ -12,13 +12,13 @@ import uuid as uuidlib
 
 from oslo_config import cfg
 from oslo_log import log as logging
-from oslo_service import loopingcall
-from oslo_service import periodic_task
 
+from compute_agent import audits
 from compute_agent import core
 from compute_agent import manager
 from compute_agent import resource_tracker
 from compute_agent import rpcapi
+from compute_agent import tenure
 from compute_agent import verifier
 from compute_agent.inventory import bounded
 from compute_agent.inventory import source as inventory_source
@@ -30,6 +30,7 @@ from musterbook import errors
 from musterbook import rpc
 from musterbook.servicegroup import beat
 from musterbook.servicegroup import driver as group_driver
+from musterbook.servicegroup import reach
 from objects import base
 from objects import service as service_obj
 
@@ -38,6 +39,12 @@ LOG = logging.getLogger(__name__)
 #: Seconds a goodbye may take; a conductor that is gone finds out by the silence.
 _GOODBYE_TIMEOUT = 1.0
 _PING_TIMEOUT = 3.0
+_JOIN_STEP = 0.1
+#: Seconds between two audits while one node can't be saved, growing.
+_FIRST_AGAIN = 1.0
+_MOST_AGAIN = 10.0
+#: Seconds by which an audit that is wanted now may be late.
+_WANTED_STEP = 1.0
 #: Seconds a hello may take: longer than a conductor's ping of the process that had
 #: the host before.
 _HELLO_TIMEOUT = 10.0
@@ -49,6 +56,7 @@ _PASSING = (
     errors.AgentUnavailable,
     errors.DatabaseUnavailable,
     errors.DatabaseBusy,
+    errors.DatabaseShape,
     errors.RemoteFailure,
 )
 _BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
@@ -60,7 +68,7 @@ class Agent(daemon.Part):
     :param conf: the checked configuration
     :param transport: the process's transport
     :param make_driver: makes the group connection of a member name
-    :param beat_interval: seconds between two beats
+    :param beat_interval: returns the seconds between two beats, as configured now
     """
 
     name = "agent"
@@ -70,7 +78,7 @@ class Agent(daemon.Part):
         conf: cfg.ConfigOpts,
         transport: rpc.Transport,
         make_driver: Callable[[str], group_driver.GroupDriver],
-        beat_interval: float,
+        beat_interval: Callable[[], float],
     ) -> None:
         self._conf = conf
         self._transport = transport
@@ -85,11 +93,16 @@ class Agent(daemon.Part):
         self._reader = bounded.BoundedReader(
             self._source, conf.inventory.timeout, conf.inventory.source
         )
-        self._policy = core.Policy.from_conf(conf)
         self._stopping = threading.Event()
+        self._audit_wanted = threading.Event()
+        self._doubted = threading.Event()  # that the book holds what we wrote
+        self._forgotten: int | None = None  # the incarnation that was said to be
         # What stop() has to undo, by rank: see _published.
         self._undo: list[tuple[int, Callable[[], object]]] = []
         self._undo_lock = threading.Lock()
+        # What reset() and abandon() tell, as far as start() has got.
+        self._on_reset: list[Callable[[], None]] = []
+        self._on_abandon: list[Callable[[], None]] = []
 
     def start(self) -> None:
         """Wait for a conductor, be granted the host, serve, audit, beat.
@@ -98,33 +111,39 @@ class Agent(daemon.Part):
         that keeps a second process from being granted the host, and this one from
         being taken for dead while its first audit takes long.
 
-        :raises ConfigurationError: the broker refuses this process
+        Returns once the host can be seen in the group.
+
+        :raises ConfigurationError: the broker or the group backend refuses this process
         :raises HostTaken: a living process serves this host
         :raises Superseded: another process was granted the host meanwhile
         """
         if not rpc.wait_for_broker(self._conf, self._stopping):
             return
+        # Only whether it refuses us, which no waiting mends; that it is away is for
+        # the beat to say, and no reason not to serve.
+        reach.attempt(lambda: self._make_driver(f"{self._conf.host}#"))
         grant = self._hello()
         if grant is None:
             return  # told to stop while waiting
-        if not self._published(_GOODBYE, lambda: self._goodbye(grant)):
+        held = tenure.Tenure(grant)
+        if not self._published(_GOODBYE, lambda: self._goodbye(held)):
             return
-        granted = context.service_context(grant)
         tracker = resource_tracker.ResourceTracker(
-            grant.host, self._reader, self._policy, granted
+            grant.host, self._reader, core.Policy.from_conf(self._conf), held
         )
         looker = verifier.Verifier(
             self._conductor,
-            granted,
+            held,
             self._conf.verify_interval,
             _HELLO_TIMEOUT,
             on_superseded=self.fail,
-            on_verified=tracker.reread,
+            on_forgotten=lambda exc: self._renew(held, heart, exc),
+            on_verified=lambda: self._verified(tracker),
         )
         heart = beat.Beat(
-            lambda: self._make_driver(grant.member),
+            lambda: self._make_driver(held.grant.member),
             service_obj.COMPUTE_TOPIC,
-            self._beat_interval,
+            self._beat_interval(),
             rng=random.Random(),  # noqa: S311  # no secret depends on it
             on_rejoin=looker.look,
         )
@@ -132,10 +151,15 @@ class Agent(daemon.Part):
             self._transport,
             rpcapi.TOPIC,
             grant.host,
-            [manager.ComputeManager(grant, self._process_uuid, heart)],
+            [
+                manager.ComputeManager(
+                    held, self._process_uuid, heart, lambda: self._look(looker)
+                )
+            ],
             rpc.ContextSerializer(base.ObjectSerializer()),
         )
         server.start()
+        self._on_abandon.append(server.abandon)
         if not self._published(_SERVE, lambda: _stop_server(server)):
             return
         looker.start()
@@ -147,11 +171,23 @@ class Agent(daemon.Part):
         if not self._published(_LEAVE, heart.stop):
             return
         heart.start()
-        timer = self._periodic_audit(tracker)
-        if self._published(_AUDIT, lambda: _stop_timer(timer)):
+        audit = audits.Audits(
+            self._conf, lambda: self._audit_again(tracker, looker), self._audit_wanted
+        )
+        if not self._published(_AUDIT, audit.stop):
+            return
+        self._on_reset += [
+            lambda: tracker.set_policy(core.Policy.from_conf(self._conf)),
+            lambda: looker.set_interval(self._conf.verify_interval),
+            lambda: heart.set_interval(self._beat_interval()),
+            lambda: audit.set_interval(self._conf.update_resources_interval),
+        ]
+        self.reset()
+        if not self._stopping.is_set():
             LOG.info(
                 "Host %s: serving as incarnation %s", grant.host, grant.incarnation
             )
+            self._wait_joined(heart)
 
     def stop(self) -> None:
         """Say goodbye, leave the group, then finish what is in hand.
@@ -166,6 +202,17 @@ class Agent(daemon.Part):
         for _, step in sorted(undo, key=lambda item: item[0]):
             step()
         self._reader.close()
+
+    def reset(self) -> None:
+        """Take up the configuration as it is now; the membership stays."""
+        self._reader.set_timeout(self._conf.inventory.timeout)
+        for take_up in tuple(self._on_reset):
+            take_up()
+
+    def abandon(self) -> None:
+        """Tell callers that their calls are not finished."""
+        for tell in tuple(self._on_abandon):
+            tell()
 
     def _published(self, rank: int, undo: Callable[[], object]) -> bool:
         """Leave it to stop() to undo a step of the start; return whether to go on.
@@ -208,28 +255,74 @@ class Agent(daemon.Part):
             return grant
         return None
 
-    def _say_hello(self) -> context.Grant:
+    def _say_hello(self, old: context.Grant | None = None) -> context.Grant:
         asking = context.service_context()
         # Costs a waiting agent and a busy conductor little.
         self._conductor.ping(asking, timeout=_PING_TIMEOUT)
         answer = self._conductor.hello(
             asking,
-            host=self._conf.host,
+            host=self._conf.host if old is None else old.host,
             process_uuid=self._process_uuid,
             boot_id=_boot_id(),
             release=importlib.metadata.version("musterbook"),
             secret=self._secret,
+            had=None if old is None else old.incarnation,
             timeout=_HELLO_TIMEOUT,
         )
         return context.Grant(
             host=answer["host"], incarnation=answer["incarnation"], secret=self._secret
         )
 
-    def _goodbye(self, grant: context.Grant) -> None:
+    def _renew(
+        self, held: tenure.Tenure, heart: beat.Beat, exc: errors.GrantForgotten
+    ) -> None:
+        """Say hello again and go on serving, under the new number.
+
+        :raises HostTaken: another process was faster
+        :raises MusterbookError: what may pass
+        """
+        if self._stopping.is_set():
+            return
+        if self._forgotten != exc.incarnation:
+            self._forgotten = exc.incarnation
+            LOG.warning("%s; saying hello again", exc.message)
+        grant = self._say_hello(held.grant)
+        if grant.host != held.grant.host:
+            # Another spelling, under which our queue isn't looked for: start anew.
+            self.fail(exc)
+            return
+        held.renew(grant)
+        heart.rename()
+        self._audit_wanted.set()
+        LOG.warning(
+            "Host %s: serving as incarnation %s from now on",
+            grant.host,
+            grant.incarnation,
+        )
+        if self._stopping.is_set():
+            self._goodbye(held)  # the one that stop() said may have been the former's
+
+    def _look(self, looker: verifier.Verifier) -> None:
+        """Look whether the database knows us, and what it has of our nodes."""
+        self._doubted.set()
+        looker.look()
+
+    def _verified(self, tracker: resource_tracker.ResourceTracker) -> None:
+        tracker.reread()
+        if self._doubted.is_set():
+            self._doubted.clear()
+            self._audit_wanted.set()
+
+    def _wait_joined(self, heart: beat.Beat) -> None:
+        """Wait for the first join; the beat's thread says in the log what it lacks."""
+        while not (heart.wait_joined(_JOIN_STEP) or self._stopping.is_set()):
+            refused = heart.status().refused
+            if refused is not None:
+                raise reach.refused(refused)
+
+    def _goodbye(self, held: tenure.Tenure) -> None:
         try:
-            self._conductor.goodbye(
-                context.service_context(grant), timeout=_GOODBYE_TIMEOUT
-            )
+            self._conductor.goodbye(held.context, timeout=_GOODBYE_TIMEOUT)
         except errors.Superseded as exc:
             LOG.warning("%s", exc.message)
         except errors.MusterbookError as exc:
@@ -240,54 +333,42 @@ class Agent(daemon.Part):
     def _audit_first(self, tracker: resource_tracker.ResourceTracker) -> None:
         """Audit before joining; what fails now is tried again periodically."""
         # Logged by the tracker; the periodic audit goes on.
-        with contextlib.suppress(errors.InventoryUnavailable):
-            tracker.audit()
+        # That the database has just been replaced is found out by the verifier.
+        with contextlib.suppress(errors.InventoryUnavailable, errors.GrantForgotten):
+            if tracker.audit().failed:
+                self._audit_wanted.set()
 
-    def _audit_again(self, tracker: resource_tracker.ResourceTracker) -> None:
+    def _audit_again(
+        self, tracker: resource_tracker.ResourceTracker, looker: verifier.Verifier
+    ) -> None:
+        """Audit; what can't be saved is tried until the next audit is due."""
+        pauses = backoff.Backoff(_FIRST_AGAIN, _MOST_AGAIN)
+        due = time.monotonic() + self._conf.update_resources_interval
+        while not self._audit_once(tracker, looker):
+            pause = pauses.pause()
+            if time.monotonic() + pause >= due or self._stopping.wait(pause):
+                return
+
+    def _audit_once(
+        self, tracker: resource_tracker.ResourceTracker, looker: verifier.Verifier
+    ) -> bool:
+        """Return whether there is nothing to be tried again soon."""
+        self._audit_wanted.clear()
         try:
-            tracker.audit()
+            return not tracker.audit().failed
         except errors.InventoryUnavailable:
-            pass  # logged by the tracker when it begins and when it ends
+            return True  # logged by the tracker when it begins and when it ends
+        except errors.GrantForgotten:
+            looker.look()  # which says hello again
+            return False
         except errors.Superseded as exc:
             self.fail(exc)
-
-    def _periodic_audit(
-        self, tracker: resource_tracker.ResourceTracker
-    ) -> loopingcall.DynamicLoopingCall:
-        """Start auditing at every update_resources_interval; return what stops it."""
-        interval = self._conf.update_resources_interval
-        audit = self._audit_again
-
-        class Audits(periodic_task.PeriodicTasks):  # type: ignore[misc]  # oslo.service is untyped
-            # A class per agent: the library keeps spacing and tasks on the class.
-            @periodic_task.periodic_task(  # type: ignore[untyped-decorator]  # oslo.service is untyped
-                spacing=interval, name="audit", run_immediately=True
-            )
-            def audit(self, _: context.RequestContext) -> None:
-                audit(tracker)
-
-        timer = loopingcall.DynamicLoopingCall(
-            Audits(self._conf).run_periodic_tasks, context.service_context()
-        )
-        # The first one comes anywhere in the interval: agents that start together
-        # don't audit together.
-        timer.start(
-            initial_delay=random.uniform(0, interval),  # noqa: S311  # no secret
-            periodic_interval_max=interval,
-            stop_on_exception=False,
-        )
-        return timer
+            return True
 
 
 def _stop_server(server: rpc.Server) -> None:
     server.stop()
     server.wait()
-
-
-def _stop_timer(timer: loopingcall.DynamicLoopingCall) -> None:
-    """Stop auditing; an audit in hand is waited for."""
-    timer.stop()
-    timer.wait()
 
 
 def _boot_id() -> str | None:

@@ -3,26 +3,32 @@
 from musterbook import entry
 
 if __name__ == "__main__":
-    entry.guard()  # before the imports that take seconds
+    entry.guard(reloads=True)  # before the imports that take seconds
 
+import functools
 
 from compute_agent import agent
+from compute_agent import core
 from conductor import rpcapi as conductor_rpcapi
 from musterbook import conf as conf_module
 from musterbook import daemon
 from musterbook import logs
 from musterbook import rpc
+from musterbook.conf import reload as conf_reload
 from musterbook.servicegroup import factory
 from objects import base
 
 ABOUT = "Keeps the records of this host true and shows that it lives."
 PROG = "musterbook-compute"
+#: What must hold of a configuration, besides each option by itself.
+CHECKS = (rpc.check, factory.check, core.Policy.from_conf)
 PREPARE = (logs.register_options, daemon.register_options, rpc.register_options)
 
 
 def run(argv: list[str]) -> int:
     """Load the configuration, build the parts, run them; return the exit code."""
-    conf = conf_module.load(argv, PROG, prepare=PREPARE, about=ABOUT)
+    load = functools.partial(conf_module.load, argv, PROG, prepare=PREPARE, about=ABOUT)
+    conf = load()
     logs.setup(conf)
     url = factory.prepare(conf)
     transport = rpc.make_transport(conf, to_others=True)
@@ -33,10 +39,14 @@ def run(argv: list[str]) -> int:
         conf,
         transport,
         lambda member: factory.make_driver(conf, member),
-        factory.beat_interval(conf.report_interval, url.member_timeout),
+        lambda: factory.beat_interval(conf.report_interval, url.member_timeout),
+    )
+    reloader = conf_reload.Reloader(conf, load, CHECKS)
+    process = daemon.Process(
+        [[part]], conf.graceful_shutdown_timeout, reload=reloader.reload
     )
     try:
-        return daemon.Process([[part]], conf.graceful_shutdown_timeout).run()
+        return process.run()
     finally:
         transport.cleanup()
 

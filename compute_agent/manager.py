@@ -1,13 +1,14 @@
 """The agent's RPC endpoint: answers on the queue of its host."""
 
+from collections.abc import Callable
 from typing import Any
 
 from oslo_log import log as logging
 import oslo_messaging
 
 from compute_agent import rpcapi
+from compute_agent import tenure
 from musterbook import rpc
-from musterbook.context import Grant
 from musterbook.context import RequestContext
 from musterbook.servicegroup import beat
 
@@ -17,27 +18,41 @@ LOG = logging.getLogger(__name__)
 class ComputeManager:
     """What an agent answers; any thread.
 
-    :param grant: what the conductor granted this process
+    :param held: what the conductor granted this process
     :param process_uuid: tells this process from all others
+    :param heart: its beats
+    :param look: makes the agent look whether the database knows it and its nodes
     """
 
     target = oslo_messaging.Target(version=rpcapi.VERSION)
 
-    def __init__(self, grant: Grant, process_uuid: str, heart: beat.Beat) -> None:
-        self._grant = grant
+    def __init__(
+        self,
+        held: tenure.Tenure,
+        process_uuid: str,
+        heart: beat.Beat,
+        look: Callable[[], None],
+    ) -> None:
+        self._held = held
         self._process_uuid = process_uuid
         self._heart = heart
+        self._look = look
 
     @rpc.exposed
     def ping(self, context: RequestContext) -> dict[str, Any]:
         """Say which process this is and which incarnation it was granted."""
         return {
             "process_uuid": self._process_uuid,
-            "incarnation": self._grant.incarnation,
+            "incarnation": self._held.grant.incarnation,
         }
 
     @rpc.exposed
     def rejoin(self, context: RequestContext, incarnation: int) -> None:
         """Join the group again, if this is the incarnation that is meant."""
-        if incarnation == self._grant.incarnation:
+        if incarnation == self._held.grant.incarnation:
             self._heart.rejoin()
+
+    @rpc.exposed
+    def look(self, context: RequestContext) -> None:
+        """Look whether the grant and the nodes are stored: the leader doubts it."""
+        self._look()

@@ -10,10 +10,10 @@ import threading
 from oslo_log import log as logging
 
 from compute_agent import core
+from compute_agent import tenure
 from compute_agent.inventory import bounded
 from compute_agent.inventory import source as inventory_source
 from musterbook import errors
-from musterbook.context import RequestContext
 from objects import compute_node
 
 LOG = logging.getLogger(__name__)
@@ -36,12 +36,13 @@ class ResourceTracker:
     """Audits the nodes of one agent.
 
     audit() belongs to one thread at a time, the agent's timer; no lock is held while
-    it waits for the source or the conductor. reread() may be called from any thread.
+    it waits for the source or the conductor. reread() and set_policy() may be called
+    from any thread.
 
     :param host: the agent's host, as granted
     :param reader: the inventory source under its time limit
     :param policy: reserved amounts and ratios
-    :param context: carries the grant
+    :param held: the grant
     """
 
     def __init__(
@@ -49,12 +50,12 @@ class ResourceTracker:
         host: str,
         reader: bounded.BoundedReader,
         policy: core.Policy,
-        context: RequestContext,
+        held: tenure.Tenure,
     ) -> None:
         self._host = host
         self._reader = reader
         self._policy = policy
-        self._context = context
+        self._held = held
         self._nodes: dict[str, compute_node.ComputeNode] = {}
         self._failing: dict[str, str] = {}
         self._source_failing = False
@@ -69,6 +70,7 @@ class ResourceTracker:
         :raises InventoryUnavailable: the source can't say what there is; nothing
             was changed
         :raises Superseded: another process has the host now
+        :raises GrantForgotten: the database was replaced; say hello again first
         """
         inventory = self._read()
         if self._reread.is_set():
@@ -80,11 +82,12 @@ class ResourceTracker:
             try:
                 outcome[self._audit_node(name, reading)].append(name)
                 self._note_success(name)
-            except errors.Superseded:
+            except (errors.Superseded, errors.GrantForgotten):
+                self._nodes.clear()
                 raise
             except errors.MusterbookError as exc:
                 self._nodes.pop(name, None)
-                self._note_failure(name, exc.message)
+                self._note_failure(name, exc)
                 failed.append((name, exc.message))
             except Exception as exc:
                 self._nodes.pop(name, None)
@@ -100,6 +103,10 @@ class ResourceTracker:
     def reread(self) -> None:
         """Let the next audit compare with what is stored, not with what was."""
         self._reread.set()
+
+    def set_policy(self, policy: core.Policy) -> None:
+        """Change the policy for every node that is audited from now on."""
+        self._policy = policy
 
     def _read(self) -> dict[str, inventory_source.NodeInventory]:
         try:
@@ -134,7 +141,7 @@ class ResourceTracker:
     def _find(self, name: str) -> compute_node.ComputeNode | None:
         try:
             return compute_node.ComputeNode.get_by_host_and_nodename(
-                self._context, self._host, name
+                self._held.context, self._host, name
             )
         except errors.ComputeNodeNotFound:
             return None
@@ -148,7 +155,7 @@ class ResourceTracker:
         whoever created it.
         """
         node = compute_node.ComputeNode(
-            self._context,
+            self._held.context,
             host=self._host,
             **core.capacity(reading, self._policy, None),
         )
@@ -162,10 +169,12 @@ class ResourceTracker:
         LOG.info("Node %s: created with id %s, uuid %s", name, node.id, node.uuid)
         return node
 
-    def _note_failure(self, name: str, reason: str) -> None:
-        if self._failing.get(name) != reason:
-            LOG.warning("Node %s: not saved, trying again: %s", name, reason)
-        self._failing[name] = reason
+    def _note_failure(self, name: str, exc: errors.MusterbookError) -> None:
+        """Log a failure when it begins; which part of the way is away changes often."""
+        kind = errors.kind(exc)
+        if self._failing.get(name) != kind:
+            LOG.warning("Node %s: not saved, trying again: %s", name, exc.message)
+        self._failing[name] = kind
 
     def _note_success(self, name: str) -> None:
         if self._failing.pop(name, None) is not None:

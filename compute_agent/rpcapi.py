@@ -1,7 +1,7 @@
 """The client side of the compute agents: how a conductor asks one host.
 
 Version history:
-    1.0 - ping, rejoin
+    1.0 - ping, rejoin, look
 """
 
 from collections.abc import Iterator
@@ -34,6 +34,10 @@ class ComputeAPI:
             timeout=timeout,
         )
 
+    def set_timeout(self, timeout: float) -> None:
+        """Change the seconds an answer may take."""
+        self._client.timeout = timeout
+
     def ping(
         self, context: RequestContext, host: str, timeout: float | None = None
     ) -> dict[str, Any]:
@@ -55,6 +59,14 @@ class ComputeAPI:
         """
         with _naming(host):
             self._client.cast(context, "rejoin", server=host, incarnation=incarnation)
+
+    def look(self, context: RequestContext, host: str) -> None:
+        """Tell a host's agent to look whether its grant is still the current one.
+
+        :raises AgentNotAsked: the broker can't be reached
+        """
+        with _naming(host):
+            self._client.cast(context, "look", server=host)
 
 
 @contextlib.contextmanager

@@ -10,42 +10,53 @@ import logging
 import random
 import threading
 
+from compute_agent import tenure
 from conductor import rpcapi as conductor_rpcapi
+from musterbook import backoff
 from musterbook import errors
-from musterbook.context import RequestContext
 
 LOG = logging.getLogger(__name__)
+
+# Seconds between two looks while nobody can be asked.
+_FIRST_PAUSE = 1.0
+_MOST_PAUSE = 10.0
 
 
 class Verifier:
     """Asks the conductor about the grant: on demand, and rarely by itself.
 
-    start(), stop() belong to the agent; look() may be called from any thread. What is
-    given as a callback is called in the verifier's thread.
+    A look that nobody answers is repeated, with growing pauses.
+
+    start(), stop() belong to the agent; look() and set_interval() may be called from
+    any thread. What is given as a callback is called in the verifier's thread.
 
     :param conductor: whom to ask
-    :param context: carries the grant
+    :param held: the grant
     :param interval: seconds between two looks, shortened by up to half at random; a
         larger value loads the conductors less and finds changes later
     :param timeout: seconds an answer may take
     :param on_superseded: called once, when the grant is no longer the current one
+    :param on_forgotten: called when the database doesn't know the grant: says hello
+        anew. What it raises that may pass makes the verifier look again soon
     :param on_verified: called after each look that found the grant current
     """
 
     def __init__(
         self,
         conductor: conductor_rpcapi.ConductorAPI,
-        context: RequestContext,
+        held: tenure.Tenure,
         interval: float,
         timeout: float,
-        on_superseded: Callable[[errors.Superseded], None],
+        on_superseded: Callable[[errors.MusterbookError], None],
+        on_forgotten: Callable[[errors.GrantForgotten], None],
         on_verified: Callable[[], None],
     ) -> None:
         self._conductor = conductor
-        self._context = context
+        self._held = held
         self._interval = interval
         self._timeout = timeout
         self._on_superseded = on_superseded
+        self._on_forgotten = on_forgotten
         self._on_verified = on_verified
         self._rng = random.Random()  # noqa: S311  # no secret depends on it
         self._wanted = threading.Event()
@@ -61,6 +72,12 @@ class Verifier:
         """Ask for a look now."""
         self._wanted.set()
 
+    def set_interval(self, interval: float) -> None:
+        """Change the seconds between two looks; one comes at once if that is news."""
+        if interval != self._interval:
+            self._interval = interval
+            self._wanted.set()
+
     def stop(self) -> None:
         """End; returns when a look in hand has ended."""
         self._stopping = True
@@ -71,23 +88,30 @@ class Verifier:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping:
-            self._wanted.wait(self._interval * self._rng.uniform(0.5, 1.0))
+        pauses: backoff.Backoff | None = None
+        pause = 0.0
+        while True:
+            self._wanted.wait(pause)
             self._wanted.clear()
-            if not self._stopping and not self._look_once():
+            if self._stopping:
                 return
+            try:
+                self._look_once()
+            except (errors.Superseded, errors.HostTaken) as exc:
+                self._on_superseded(exc)
+                return
+            except errors.MusterbookError as exc:
+                # That the conductor is away is said by those who need it.
+                LOG.debug("The grant was not verified: %s", exc.message)
+                pauses = pauses or backoff.Backoff(_FIRST_PAUSE, _MOST_PAUSE, self._rng)
+                pause = min(pauses.pause(), self._interval)
+            else:
+                pauses = None
+                pause = self._interval * self._rng.uniform(0.5, 1.0)
 
-    def _look_once(self) -> bool:
-        """Return whether to go on."""
+    def _look_once(self) -> None:
         try:
-            self._conductor.verify(self._context, timeout=self._timeout)
-        except errors.Superseded as exc:
-            self._on_superseded(exc)
-            return False
-        except errors.MusterbookError as exc:
-            # Whoever can't be asked will be asked again; that the conductor is away
-            # is said by those who need it.
-            LOG.debug("The grant was not verified: %s", exc.message)
-        else:
-            self._on_verified()
-        return True
+            self._conductor.verify(self._held.context, timeout=self._timeout)
+        except errors.GrantForgotten as exc:
+            self._on_forgotten(exc)
+        self._on_verified()

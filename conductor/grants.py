@@ -57,9 +57,12 @@ class Granter:
         boot_id: str | None,
         release: str,
         secret: str,
+        had: int | None = None,
     ) -> dict[str, Any]:
         """Return the host as stored and the incarnation granted to the process.
 
+        :param had: the incarnation as which the process serves already, if the
+            database has forgotten it; the new one is higher
         :raises HostTaken: the process that has the grant answers, or somebody does
             of whom can't be told that it is another
         :raises AgentNotAsked: that process could not be asked now; try again
@@ -78,15 +81,17 @@ class Granter:
                     release,
                     secret,
                     expected=known.incarnation if known is not None else None,
+                    had=had,
                 )
             except liveness.GrantConflict:
                 continue  # another hello came first: look again who has the host
             LOG.info(
-                "Host %s: granted incarnation %s to process %s (%s)",
+                "Host %s: granted incarnation %s to process %s (%s)%s",
                 host,
                 incarnation,
                 process_uuid,
                 release,
+                "" if had is None else f"; it had {had}, which the database forgot",
             )
             stored = known.host if known is not None else host
             return {"host": stored, "incarnation": incarnation}

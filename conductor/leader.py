@@ -12,9 +12,11 @@ import dataclasses
 import threading
 import time
 
+from oslo_config import cfg
 from oslo_log import log as logging
 
 from conductor import pings
+from conductor import strangers
 from conductor.db import liveness
 from musterbook import errors
 from musterbook.servicegroup import driver as group_driver
@@ -41,18 +43,26 @@ class Timing:
     poll_interval: float
     lease_interval: float
 
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> "Timing":
+        """Return what the checked configuration says."""
+        return cls(conf.conductor.poll_interval, conf.conductor.lease_interval)
+
 
 class Leader:
     """Looks, decides and writes while it holds the lease.
 
-    start() and stop() belong to the process's main line; all else happens in the
-    thread named ``leader``.
+    start() and stop() belong to the process's main line, take_up() to any thread; all
+    else happens in the thread named ``leader``.
 
     :param store: the liveness records
     :param make_driver: makes this process's own connection to the group backend
     :param pinger: asks silent hosts over RPC
     :param policy: when silence means what
     :param owner: who holds the lease, unique to the process
+    :param on_stranger: told of hosts that should look whether they are known, as they
+        are in the group without a grant, or the database was away; raises
+        MusterbookError when they can't be told now
     """
 
     def __init__(
@@ -63,19 +73,25 @@ class Leader:
         policy: verdict.Policy,
         timing: Timing,
         owner: str,
+        on_stranger: Callable[[str], None] = lambda host: None,
     ) -> None:
         self._store = store
         self._make_driver = make_driver
         self._pinger = pinger
         self._policy = policy
         self._timing = timing
+        self._wanted = policy, timing
         self._owner = owner
+        self._on_stranger = on_stranger
+        self._strangers = strangers.Strangers()
         self._driver: group_driver.GroupDriver | None = None
         self._term: int | None = None
         self._lease_due = 0.0
         self._lease_until = 0.0
         self._watch = roster.Watch(policy)
         self._causes: Mapping[str, verdict.Cause] | None = None
+        self._unsure = False  # whether what was written is still stored
+        self._doubting = False  # whether what agents have written is
         self._failing: str | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leader")
@@ -83,6 +99,10 @@ class Leader:
     def start(self) -> None:
         """Begin to stand for leader."""
         self._thread.start()
+
+    def take_up(self, policy: verdict.Policy, timing: Timing) -> None:
+        """Change the times; they hold from the next look on."""
+        self._wanted = policy, timing
 
     def stop(self) -> None:
         """Stop looking, give the lease away; returns when the thread has ended."""
@@ -100,29 +120,34 @@ class Leader:
 
     def _attempt(self, now: float) -> None:
         """One turn; nothing that goes wrong in it may end the loop."""
+        self._policy, self._timing = self._wanted
+        self._watch.set_policy(self._policy)
         try:
             if self._leads(now):
                 self._look()
         except errors.MusterbookError as exc:
-            self._note_failure(exc.message)
+            self._note_failure(errors.kind(exc), exc.message)
         except Exception as exc:
-            if self._note_failure(f"unexpected {type(exc).__name__}"):
+            name = type(exc).__name__
+            if self._note_failure(name, f"unexpected {name}"):
                 LOG.exception("Leader: an unexpected error, trying again")
         else:
             self._note_success()
 
-    def _note_failure(self, reason: str) -> bool:
-        """Log a failure when it begins; return whether it is a new one."""
-        new = self._failing != reason
+    def _note_failure(self, kind: str, reason: str) -> bool:
+        """Log a failure when it begins; return whether it is of a new kind."""
+        new = self._failing != kind
         if new:
             LOG.warning("Leader: can't look at the fleet: %s; trying again", reason)
-        self._failing = reason
+        self._failing = kind
         return new
 
     def _note_success(self) -> None:
         if self._failing is not None:
             LOG.warning("Leader: looking at the fleet again")
             self._failing = None
+            # It may be another database, or an earlier state of it.
+            self._unsure = self._doubting = True
 
     # -- the lease -----------------------------------------------------------------
 
@@ -180,6 +205,21 @@ class Leader:
         ]
         self._write(transitions, decision.freezes)
         self._pinger.ping({host: incarnations[host] for host in decision.to_ping})
+        if isinstance(poll, frozenset):
+            self._tell_strangers(poll, incarnations)
+
+    def _tell_strangers(
+        self, members: frozenset[str], granted: Mapping[str, int]
+    ) -> None:
+        if self._doubting:
+            self._doubting = False
+            self._strangers.doubt(members)
+        for host in self._strangers.due(members, granted, time.monotonic()):
+            try:
+                self._on_stranger(host)
+            except errors.MusterbookError as exc:
+                LOG.debug("Host %s could not be told to look: %s", host, exc.message)
+                return  # nor can the others; they are due again soon
 
     def _poll(self) -> frozenset[str] | errors.GroupError:
         try:
@@ -203,7 +243,8 @@ class Leader:
     ) -> None:
         # Evidence alone, such as a count that grows, is nothing to write.
         causes = {scope: freeze.cause for scope, freeze in frozen.items()}
-        freezes = None if causes == self._causes else frozen
+        changed = causes != self._causes
+        freezes = frozen if changed or self._unsure else None
         if not transitions and freezes is None:
             return
         if self._term is None or not self._store.write(
@@ -217,8 +258,9 @@ class Leader:
         ):
             self._lease_due = 0.0  # the lease is lost or late: ask for it at once
             return
-        _log(transitions, freezes, thawed=bool(self._causes))
+        _log(transitions, frozen if changed else None, thawed=bool(self._causes))
         self._causes = causes
+        self._unsure = False
 
 
 def _previous(row: liveness.GrantedRow) -> verdict.Verdict | None:

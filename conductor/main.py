@@ -3,9 +3,12 @@
 from musterbook import entry
 
 if __name__ == "__main__":
-    entry.guard()  # before the imports that take seconds
+    entry.guard(reloads=True)  # before the imports that take seconds
 
 from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+import functools
 import threading
 import uuid as uuidlib
 
@@ -19,7 +22,7 @@ from conductor import manager
 from conductor import pings
 from conductor.db import engine as db_engine
 from conductor.db import liveness
-from conductor.db import migration
+from conductor.db import reach
 from conductor.db import store as db_store
 from musterbook import conf as conf_module
 from musterbook import context
@@ -27,7 +30,11 @@ from musterbook import daemon
 from musterbook import errors
 from musterbook import logs
 from musterbook import rpc
+from musterbook import workers
+from musterbook.conf import reload as conf_reload
+from musterbook.servicegroup import driver as group_driver
 from musterbook.servicegroup import factory
+from musterbook.servicegroup import reach as group_reach
 from musterbook.servicegroup import verdict
 from objects import store
 
@@ -40,6 +47,51 @@ PREPARE = (
     rpc.register_options,
     db_engine.register_options,
 )
+#: What must hold of a configuration, besides each option by itself.
+CHECKS = (rpc.check, factory.check, db_engine.check)
+
+
+class DatabasePart(daemon.Part):
+    """The wait for the database, before anything is served."""
+
+    name = "database"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Wait for a database of today's shape.
+
+        :raises ConfigurationError: it refuses this process, or can't be worked with
+        :raises DatabaseUnavailable: the SQLite file can't be used
+        """
+        reach.wait_for_database(self._conf, self._stopping)
+
+    def stop(self) -> None:
+        """Wait no longer."""
+        self._stopping.set()
+
+
+class GroupPart(daemon.Part):
+    """The wait for the group backend, after all is served that doesn't need it."""
+
+    name = "group"
+
+    def __init__(self, make_driver: Callable[[], group_driver.GroupDriver]) -> None:
+        self._make_driver = make_driver
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Wait for the backend, so that a conductor that is ready can see who lives.
+
+        :raises ConfigurationError: it refuses this process
+        """
+        group_reach.wait_for_group(self._make_driver, self._stopping)
+
+    def stop(self) -> None:
+        """Wait no longer."""
+        self._stopping.set()
 
 
 class RpcPart(daemon.Part):
@@ -72,14 +124,22 @@ class RpcPart(daemon.Part):
             self._server.stop()
         self._server.wait()
 
+    def abandon(self) -> None:
+        """Tell callers that their calls are not finished."""
+        self._server.abandon()
+
 
 class LeaderPart(daemon.Part):
-    """Standing for leader."""
+    """Standing for leader.
+
+    :param take_up: gives the leader what can be changed of its configuration
+    """
 
     name = "leader"
 
-    def __init__(self, made: leader.Leader) -> None:
+    def __init__(self, made: leader.Leader, take_up: Callable[[], None]) -> None:
         self._leader = made
+        self._take_up = take_up
 
     def start(self) -> None:
         """Begin to stand for leader."""
@@ -89,6 +149,10 @@ class LeaderPart(daemon.Part):
         """Give the lease away."""
         self._leader.stop()
 
+    def reset(self) -> None:
+        """Take up the configuration as it is now."""
+        self._take_up()
+
 
 def build(
     conf: cfg.ConfigOpts, transport: rpc.Transport, owner: str
@@ -96,11 +160,10 @@ def build(
     """Bind the store and build the parts of one conductor process.
 
     :param owner: holds the leader's lease, unique among living processes
-    :raises DatabaseShape: the database isn't one this code can work with
+    :raises ConfigurationError: an option of the database or the group can't be used
     """
     group_url = factory.prepare(conf)
     engine = db_engine.from_conf(conf)
-    migration.check_current(engine)
     store.bind(db_store.DatabaseStore(engine))
     records = liveness.LivenessStore(engine)
     agents = compute_rpcapi.ComputeAPI(transport, conf.conductor.ping_timeout)
@@ -116,10 +179,24 @@ def build(
         lambda: factory.make_driver(conf, f"reader-{owner}"),
         pinger,
         verdict.Policy.from_conf(conf, group_url.member_timeout),
-        leader.Timing(conf.conductor.poll_interval, conf.conductor.lease_interval),
+        leader.Timing.from_conf(conf),
         owner,
+        on_stranger=_look(agents),
     )
-    return [RpcPart(conf, server), LeaderPart(standing)]
+
+    def take_up() -> None:
+        agents.set_timeout(conf.conductor.ping_timeout)
+        standing.take_up(
+            verdict.Policy.from_conf(conf, group_url.member_timeout),
+            leader.Timing.from_conf(conf),
+        )
+
+    return [
+        DatabasePart(conf),
+        RpcPart(conf, server),
+        LeaderPart(standing, take_up),
+        GroupPart(lambda: factory.make_driver(conf, f"probe-{owner}")),
+    ]
 
 
 def _incarnation_of(agents: compute_rpcapi.ComputeAPI) -> Callable[[str], int]:
@@ -139,16 +216,40 @@ def _rejoin(agents: compute_rpcapi.ComputeAPI) -> Callable[[str, int], None]:
     return tell
 
 
-def run(argv: list[str]) -> int:
-    """Load the configuration, build the parts, run them; return the exit code."""
-    conf = conf_module.load(argv, PROG, prepare=PREPARE, about=ABOUT)
-    logs.setup(conf)
+def _look(agents: compute_rpcapi.ComputeAPI) -> Callable[[str], None]:
+    def tell(host: str) -> None:
+        agents.look(context.service_context(), host)
+
+    return tell
+
+
+@contextlib.contextmanager
+def working(conf: cfg.ConfigOpts) -> Iterator[list[list[daemon.Part]]]:
+    """Build the stages of one worker, in the worker; clean up when it has ended.
+
+    :raises MusterbookError: as build
+    """
     transport = rpc.make_transport(conf, to_others=True)
     try:
-        parts = build(conf, transport, f"{conf.host}/{uuidlib.uuid4()}")
-        return daemon.Process([parts], conf.graceful_shutdown_timeout).run()
+        yield [build(conf, transport, f"{conf.host}/{uuidlib.uuid4()}")]
     finally:
         transport.cleanup()
+
+
+def run(argv: list[str]) -> int:
+    """Load and check the configuration, run workers; return the exit code."""
+    load = functools.partial(conf_module.load, argv, PROG, prepare=PREPARE, about=ABOUT)
+    conf = load()
+    logs.setup(conf)
+    # What can be told without connecting to anything is told here, at once.
+    for check in (*CHECKS, factory.prepare):
+        check(conf)
+    return workers.run(
+        functools.partial(working, conf),
+        conf.conductor.workers,
+        conf.graceful_shutdown_timeout,
+        conf_reload.Reloader(conf, load, CHECKS),
+    )
 
 
 def main() -> int:

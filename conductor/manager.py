@@ -33,6 +33,8 @@ LOG = logging.getLogger(__name__)
 
 #: The version of ComputeNode with service_id and without host.
 _JUNO = "1.0"
+#: What an agent may say it had: leaves room in the column for those that follow.
+_MOST_HAD = 2**30
 #: A third number, of changes that concern no peer, is allowed and ignored.
 _VERSION = re.compile(r"(?P<major>\d{1,9})\.(?P<minor>\d{1,9})(\.\d{1,9})?", re.ASCII)
 
@@ -72,7 +74,7 @@ class ConductorManager:
             raise errors.InvalidInput(field="objinst", reason="is not an object")
         function = base.instance_method(objinst.obj_name(), objmethod)
         _trace(context, f"{objinst.obj_name()}.{objmethod}")
-        before = {name: getattr(objinst, name) for name in objinst.obj_set_fields()}
+        before = objinst.obj_values()
         objinst._context = context
         result = _run(function, objinst, args=args, kwargs=kwargs)
         return _updates(objinst, before), result
@@ -126,9 +128,12 @@ class ConductorManager:
         boot_id: str | None,
         release: str,
         secret: str,
+        had: int | None = None,
     ) -> dict[str, Any]:
         """Grant an incarnation to a starting agent, or refuse.
 
+        :param had: the incarnation of an agent that serves already and that the
+            database has forgotten
         :raises HostTaken: a living process serves this host
         :raises AgentNotAsked: whether one does can't be told now; try again
         """
@@ -139,6 +144,8 @@ class ConductorManager:
                 raise errors.InvalidInput(
                     field=field, reason="must be a text of 8 to 255 characters"
                 )
+        if had is not None and not (type(had) is int and 0 < had < _MOST_HAD):
+            raise errors.InvalidInput(field="had", reason="is not an incarnation")
         return self._granter.hello(
             context,
             host=host,
@@ -146,6 +153,7 @@ class ConductorManager:
             boot_id=boot_id,
             release=release,
             secret=secret,
+            had=had,
         )
 
     @rpc.exposed
@@ -179,6 +187,7 @@ class ConductorManager:
         """Return if the caller is the granted process of its host.
 
         :raises Superseded: it isn't, or not any more
+        :raises GrantForgotten: the database was replaced or set back since
         """
         grant = _grant_of(context)
         self._store.verify(
@@ -281,9 +290,9 @@ def _updates(objinst: base.MusterObject, before: Mapping[str, Any]) -> dict[str,
     if isinstance(objinst, compute_node.ComputeNode) and objinst.VERSION == _JUNO:
         compute_node.fill_service_ids([objinst])
     updates: dict[str, Any] = {
-        name: objinst.fields[name].to_primitive(objinst, name, getattr(objinst, name))
-        for name in objinst.obj_set_fields()
-        if name not in before or before[name] != getattr(objinst, name)
+        name: objinst.fields[name].to_primitive(objinst, name, value)
+        for name, value in objinst.obj_values().items()
+        if name not in before or before[name] != value
     }
     if objinst.VERSION != type(objinst).VERSION:
         objinst.obj_make_compatible(updates, objinst.VERSION)

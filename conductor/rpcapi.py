@@ -11,6 +11,7 @@ from typing import Any
 
 from oslo_versionedobjects import base as ovo_base
 
+from conductor import paging
 from musterbook import errors
 from musterbook import rpc
 from musterbook.context import RequestContext
@@ -70,15 +71,32 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Run a remotable class method; the answer has the versions asked for."""
-        return self._client.call(
-            context,
-            "object_class_action_versions",
-            objname=objname,
-            objmethod=objmethod,
-            object_versions=dict(object_versions),
-            args=list(args),
-            kwargs=dict(kwargs),
+        """Run a remotable class method; the answer has the versions asked for.
+
+        All nodes come in pages if they don't fit one message.
+
+        :raises MessageTooLarge: the answer is, and can't come in pages
+        """
+
+        def call(method: str, *args: Any, **kwargs: Any) -> Any:
+            return self._client.call(
+                context,
+                "object_class_action_versions",
+                objname=objname,
+                objmethod=method,
+                object_versions=dict(object_versions),
+                args=list(args),
+                kwargs=kwargs,
+            )
+
+        try:
+            return call(objmethod, *args, **kwargs)
+        except errors.MessageTooLarge:
+            asked = (objname, objmethod, any(args), any(kwargs.values()))
+            if asked != ("ComputeNodeList", "get_all", False, False):
+                raise
+        return paging.fetch_all(
+            lambda limit, marker: call("get_by_pagination", limit=limit, marker=marker)
         )
 
     def object_backport_versions(
@@ -110,15 +128,20 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         boot_id: str | None,
         release: str,
         secret: str,
+        had: int | None = None,
         timeout: float | None = None,
     ) -> dict[str, Any]:
         """Ask for a grant; return ``host`` as stored and ``incarnation``.
 
         Saying it again with the same process_uuid and secret gives the same grant.
 
+        :param had: the incarnation as which the process serves already, if the
+            database has forgotten it
+
         :raises HostTaken: a living process serves this host
         :raises AgentNotAsked: whether one does can't be told now; try again
         """
+        again: dict[str, Any] = {} if had is None else {"had": had}
         answer: dict[str, Any] = self._client.call(
             context,
             "hello",
@@ -128,11 +151,12 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
             boot_id=boot_id,
             release=release,
             secret=secret,
+            **again,
         )
         return answer
 
     def goodbye(self, context: RequestContext, timeout: float | None = None) -> None:
-        """Tell that the granted process stops; Superseded."""
+        """Tell that the granted process stops; Superseded, GrantForgotten."""
         self._client.call(context, "goodbye", timeout=timeout)
 
     def stalled(
@@ -145,7 +169,12 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         self._client.call(context, "stalled", timeout=timeout, reason=reason)
 
     def verify(self, context: RequestContext, timeout: float | None = None) -> None:
-        """Return if the context's grant is its host's current one; Superseded."""
+        """Return if the context's grant is its host's current one.
+
+        :raises Superseded: another process was granted the host, or its service was
+            deleted
+        :raises GrantForgotten: the database was replaced or set back
+        """
         self._client.call(context, "verify", timeout=timeout)
 
     # -- the fleet -----------------------------------------------------------------

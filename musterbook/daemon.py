@@ -29,6 +29,8 @@ from musterbook import errors
 LOG = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: Seconds in which parts that outlive a stop may tell others so, before a hard exit.
+ABANDON_SECONDS = 1.0
 #: Exit codes: something could not be done; an option can't be used.
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -51,12 +53,13 @@ def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     return [(None, honoured)]
 
 
-class Part:
+class Part(service.ServiceBase):  # type: ignore[misc]  # untyped base
     """One part of a process; what oslo.service calls a service.
 
     start() may block while it waits for others and must return soon after stop().
     stop() ends the part and returns when nothing of it runs any more; it may be
-    called before, during or after start(), and twice.
+    called before, during or after start(), and twice. Each is called in a thread of
+    its own; reset() in the one that waits for signals, hence it must return at once.
     """
 
     name = "part"
@@ -78,8 +81,18 @@ class Part:
         """Stop."""
         raise NotImplementedError
 
+    def wait(self) -> None:
+        """Return when nothing of it runs any more: at once, stop() has waited."""
+
     def reset(self) -> None:
         """Take up changed configuration; without an override nothing happens."""
+
+    def abandon(self) -> None:
+        """Tell whoever waits for this part that it is left behind unfinished.
+
+        Called when stop() has taken too long; what isn't done within ABANDON_SECONDS
+        is not done at all.
+        """
 
 
 class Process:
@@ -90,6 +103,8 @@ class Process:
     :param stop_timeout: seconds for the whole stop; what still runs then is left
         behind by a hard exit
     :param hangup_stops: SIGHUP stops the process instead of resetting its parts
+    :param reload: takes up changed configuration on SIGHUP; returns whether it did,
+        and the parts are to be reset
     """
 
     def __init__(
@@ -98,14 +113,17 @@ class Process:
         stop_timeout: float,
         *,
         hangup_stops: bool = False,
+        reload: Callable[[], bool] = lambda: True,
     ) -> None:
         self._stages = stages
         for part in (part for stage in stages for part in stage):
             part._process = self
         self._stop_timeout = stop_timeout
         self._hangup_stops = hangup_stops
+        self._reload = reload
         self._failure: BaseException | None = None
         self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_writer.setblocking(False)
         self._stopping = threading.Event()
 
     def run(self) -> int:
@@ -115,18 +133,26 @@ class Process:
         Does not return when a part outlives the stop: then the process ends here,
         with the same code.
         """
-        _check_threading()
-        self._wake_writer.setblocking(False)
         with _signals_to(self._wake_writer):
-            starter = threading.Thread(target=self._start, name="starter")
-            starter.start()
-            self._wait()
-            self._stopping.set()
-            clean = self._stop(starter)
+            return self.serve()
+
+    def serve(self) -> int:
+        """Do as run(), in any thread; signals are what tell() says."""
+        _check_threading()
+        starter = threading.Thread(target=self._start, name="starter")
+        starter.start()
+        self._wait()
+        self._stopping.set()
+        clean = self._stop(starter)
         code = self._report()
         if not clean:
-            _hard_exit(code)
+            hard_exit(code)
         return code
+
+    def tell(self, number: int) -> None:
+        """Do as if this signal had come; any thread, also before serve()."""
+        with contextlib.suppress(OSError):  # full of signals, or closed at the end
+            self._wake_writer.send(bytes([number]))
 
     def end(self, failure: BaseException | None = None) -> None:
         """Ask the process to stop; any thread.
@@ -136,8 +162,16 @@ class Process:
         if failure is not None and self._failure is None:
             self._failure = failure
         self._stopping.set()
-        with contextlib.suppress(OSError):
-            self._wake_writer.send(b"\0")
+        self.tell(0)
+
+    # -- what a process among others does differently ------------------------------
+
+    def _ready(self) -> None:
+        """Tell the service manager; all parts serve."""
+        systemd.notify_once()
+
+    def _complain(self, what: errors.MusterbookError | str) -> None:
+        complain(what)
 
     # -- in the starter's thread ---------------------------------------------------
 
@@ -152,9 +186,9 @@ class Process:
             self.end(exc)
             return
         if not self._stopping.is_set():
-            systemd.notify_once()
+            self._ready()
 
-    # -- in the main thread --------------------------------------------------------
+    # -- in the thread of run() or serve() -----------------------------------------
 
     def _wait(self) -> None:
         while not self._stopping.is_set():
@@ -167,6 +201,8 @@ class Process:
                     self._stopping.set()
 
     def _reset(self) -> None:
+        if not self._reload():
+            return
         for part in (part for stage in self._stages for part in stage):
             try:
                 part.reset()
@@ -176,50 +212,46 @@ class Process:
     def _stop(self, starter: threading.Thread) -> bool:
         """Stop everything; return whether all of it ended in time."""
         deadline = time.monotonic() + self._stop_timeout
-        clean = True
+        late: list[Part] = []
         for stage in reversed(self._stages):
-            stoppers = [
-                threading.Thread(
-                    target=_stop_part, args=(part,), name=f"stop-{part.name}"
+            for part in _in_parallel("stop", _stop_part, stage, deadline):
+                LOG.warning(
+                    "%s did not stop within %s s, leaving it behind",
+                    part.name,
+                    self._stop_timeout,
                 )
-                for part in stage
-            ]
-            for stopper in stoppers:
-                stopper.daemon = True  # a part that never stops is left behind
-                stopper.start()
-            for stopper, part in zip(stoppers, stage, strict=True):
-                stopper.join(max(deadline - time.monotonic(), 0.0))
-                if stopper.is_alive():
-                    LOG.warning(
-                        "%s did not stop within %s s, leaving it behind",
-                        part.name,
-                        self._stop_timeout,
-                    )
-                    clean = False
+                late.append(part)
+        _in_parallel("abandon", _abandon_part, late, time.monotonic() + ABANDON_SECONDS)
         starter.join(max(deadline - time.monotonic(), 0.1))
-        return clean and not starter.is_alive()
+        return not late and not starter.is_alive()
 
     def _report(self) -> int:
         if self._failure is None:
             return 0
         if isinstance(self._failure, errors.MusterbookError):
-            complain(self._failure)
+            self._complain(self._failure)
         else:
             LOG.error("Start failed unexpectedly", exc_info=self._failure)
-            complain(f"unexpected {type(self._failure).__name__}, the log says more")
+            self._complain(
+                f"unexpected {type(self._failure).__name__}, the log says more"
+            )
         return _exit_code(self._failure)
 
 
-def command(main: Callable[[list[str]], int]) -> int:
+def command(
+    main: Callable[[list[str]], int],
+    complain_of: "Callable[[errors.MusterbookError], None] | None" = None,
+) -> int:
     """Run a command's body on sys.argv; turn our errors into one line and 1 or 2.
 
+    :param complain_of: says the line, instead of complain()
     :return: the body's exit code, 2 for a configuration that can't be used, 1 for
         other errors of ours
     """
     try:
         return main(sys.argv[1:])
     except errors.MusterbookError as exc:
-        complain(exc)
+        (complain_of or complain)(exc)
         return _exit_code(exc)
 
 
@@ -243,11 +275,37 @@ def _check_threading() -> None:
         raise RuntimeError(f"oslo.service runs on {chosen}, not on native threads")
 
 
+def _in_parallel(
+    verb: str, do: Callable[[Part], None], parts: Sequence[Part], deadline: float
+) -> list[Part]:
+    """Do it to all parts, each in its thread; return those not done at the deadline."""
+    threads = [
+        # A daemon: a part that never ends is left behind.
+        threading.Thread(
+            target=do, args=(part,), name=f"{verb}-{part.name}", daemon=True
+        )
+        for part in parts
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0.0))
+    return [p for p, thread in zip(parts, threads, strict=True) if thread.is_alive()]
+
+
 def _stop_part(part: Part) -> None:
     try:
         part.stop()
+        part.wait()
     except Exception:
         LOG.exception("%s failed while stopping", part.name)
+
+
+def _abandon_part(part: Part) -> None:
+    try:
+        part.abandon()
+    except Exception:
+        LOG.exception("%s could not say that it is left behind", part.name)
 
 
 class _signals_to(contextlib.AbstractContextManager[None]):  # noqa: N801  # reads as a verb
@@ -272,15 +330,21 @@ class _signals_to(contextlib.AbstractContextManager[None]):  # noqa: N801  # rea
         # not turn a clean exit into another one. SIG_IGN, since the interpreter puts
         # handlers of Python's back to the default while it shuts down.
         signal.set_wakeup_fd(self._fd)
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+        ignore_signals()
+
+
+def ignore_signals() -> None:
+    """Let no signal that can be ignored change how this process ends."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
     pass
 
 
-def _hard_exit(code: int) -> None:
+def hard_exit(code: int) -> None:
+    """End the process now, whatever still runs in it; what was logged is written."""
     pylogging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

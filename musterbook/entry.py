@@ -17,10 +17,13 @@ INTERRUPTED = 130
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def guard(code: int = 0) -> None:
+def guard(code: int = 0, *, reloads: bool = False) -> None:
     """Let SIGTERM and SIGINT end the process with this exit code from now on.
 
     Belongs to the main thread of a command, before its other imports.
+
+    :param reloads: the command reloads on SIGHUP; one that comes before it can has no
+        effect, as the configuration is about to be read anyway
     """
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -30,6 +33,8 @@ def guard(code: int = 0) -> None:
 
     for number in _SIGNALS:
         signal.signal(number, end)
+    if reloads:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def leave(code: int) -> NoReturn:
@@ -41,12 +46,12 @@ def leave(code: int) -> NoReturn:
 
 def compute() -> None:
     """Run musterbook-compute."""
-    _run("compute_agent.main")
+    _run("compute_agent.main", reloads=True)
 
 
 def conductor() -> None:
     """Run musterbook-conductor."""
-    _run("conductor.main")
+    _run("conductor.main", reloads=True)
 
 
 def manage() -> None:
@@ -59,7 +64,7 @@ def standalone() -> None:
     _run("musterbook.standalone")
 
 
-def _run(root: str, code: int = 0) -> None:
-    guard(code)
+def _run(root: str, code: int = 0, *, reloads: bool = False) -> None:
+    guard(code, reloads=reloads)
     # By its name: nobody imports a composition root.
     leave(importlib.import_module(root).main())

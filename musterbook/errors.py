@@ -33,6 +33,15 @@ class MusterbookError(Exception):
                 setattr(self, name, value)
 
 
+def kind(exc: Exception) -> str:
+    """Return what an error is for a log that tells a condition's begin and end.
+
+    One for all that is away, whichever part of the way to the answer it is.
+    """
+    away = isinstance(exc, MusterbookError) and exc.http_status == 503
+    return "unavailable" if away else type(exc).__name__
+
+
 def one_line(text: str) -> str:
     """Return the text with every run of white space as one blank."""
     return " ".join(text.split())
@@ -169,6 +178,12 @@ class DatabaseShape(MusterbookError):
     reason: str
 
 
+class DatabaseBehind(DatabaseShape):
+    """The database is empty or older than this code. Facts: reason."""
+
+    code = "database-behind"
+
+
 # -- RPC -------------------------------------------------------------------------
 
 
@@ -218,6 +233,35 @@ class AgentNotAsked(AgentUnavailable):
     reason: str
 
 
+class MessageTooLarge(MusterbookError):
+    """A message has more bytes than may be sent. Facts: what, size, limit.
+
+    size and limit are bytes; the limit is rpc_message_limit or the broker's own.
+    """
+
+    code = "message-too-large"
+    http_status = 413
+    template = (
+        "{what} is too large to be sent: its size is {size} bytes, the limit {limit}"
+    )
+    size: int
+    limit: int
+
+
+class Stopping(MusterbookError):
+    """The process that was asked stops and can't finish. Facts: server, method.
+
+    Whether the call was done is unknown. It crosses the wire; callers get what their
+    client makes of nobody answering, with this message.
+    """
+
+    code = "stopping"
+    http_status = 503
+    template = "{server} stopped before it had finished {method}, ask again"
+    server: str
+    method: str
+
+
 class RemoteFailure(MusterbookError):
     """The other side failed in a way it has no name for. Facts: class_name."""
 
@@ -255,6 +299,23 @@ class Superseded(MusterbookError):
     incarnation: int
 
 
+class GrantForgotten(MusterbookError):
+    """The database knows nothing of the caller's grant. Facts: host, incarnation.
+
+    It was replaced, emptied, or set back to an earlier state: nobody was granted the
+    host instead and nobody deleted its service. Say hello again.
+    """
+
+    code = "grant-forgotten"
+    http_status = 409
+    template = (
+        "incarnation {incarnation} of host {host} is not known to the database, which "
+        "was replaced or set back"
+    )
+    host: str
+    incarnation: int
+
+
 class GroupError(MusterbookError):
     """Base of what goes wrong with the group backend."""
 
@@ -268,6 +329,12 @@ class GroupUnavailable(GroupError):
     code = "group-unavailable"
     template = "the group backend {backend} is not available: {reason}"
     reason: str
+
+
+class GroupRefused(GroupUnavailable):
+    """The backend refuses the user or the password. Facts: backend, reason."""
+
+    code = "group-refused"
 
 
 class GroupVanished(GroupError):

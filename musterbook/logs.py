@@ -10,26 +10,18 @@ from oslo_log import log as logging
 
 from musterbook import errors
 
-#: Says at ERROR each attempt of each connection to reach the broker, by oslo.log's
-#: name for a library's logger.
-_RABBIT = "oslo.messaging._drivers.impl_rabbit"
-_ATTEMPTS = (
-    "is unreachable",
-    "Connection failed",
-    "Unable to connect",
-    "closed the connection",
-)
-_RECONNECTED = "Reconnected to"
 #: Libraries that say at INFO or WARNING what is no news to an operator of ours:
 #: each reconnect attempt (we say when an outage begins and ends), each pool size.
 _QUIET = (
     "alembic=WARNING",
     "amqp=ERROR",
     "amqplib=WARNING",
+    "cotyledon=WARNING",
     "futurist=WARNING",
     "kazoo.client=ERROR",
+    # At each reload, an option a line; conf.reload says it in one.
+    "oslo_config=ERROR",
     "oslo.messaging=ERROR",
-    f"{_RABBIT}=INFO",
     "oslo_messaging=ERROR",
     "oslo_db=ERROR",
     "oslo_service=WARNING",
@@ -92,33 +84,6 @@ def setup(conf: cfg.ConfigOpts) -> None:
             "default_log_levels, syslog_log_facility)",
             reason=errors.one_line(str(exc)) or type(exc).__name__,
         ) from None
-    logger = pylogging.getLogger(_RABBIT)
-    if not any(isinstance(found, BrokerOutage) for found in logger.filters):
-        logger.addFilter(BrokerOutage())
-
-
-class BrokerOutage(pylogging.Filter):
-    """Of what oslo.messaging logs while the broker is lost: the begin and the end.
-
-    Any thread; two that fail at the same moment may both be heard.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lost = False
-
-    def filter(self, record: pylogging.LogRecord) -> bool:
-        """Return whether the record is news."""
-        text = str(record.msg)
-        before = self._lost
-        if any(words in text for words in _ATTEMPTS):
-            self._lost = True
-            return not before
-        if _RECONNECTED in text:
-            self._lost = False
-            return before
-        # What else it says below ERROR is for those who debug it.
-        return not pylogging.INFO <= record.levelno < pylogging.ERROR
 
 
 def _no_summary(record: pylogging.LogRecord) -> str:

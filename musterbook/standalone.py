@@ -249,7 +249,7 @@ def _parts(
         conf,
         transport,
         lambda member: factory.make_driver(conf, member),
-        factory.beat_interval(conf.report_interval, group.member_timeout),
+        lambda: factory.beat_interval(conf.report_interval, group.member_timeout),
     )
     return [conductor, [one_agent], [View(conductor_api, rich_console.Console())]]
 

@@ -75,6 +75,11 @@ class MusterObject(ovo_base.VersionedObject):
         held = vars(self)
         return [name for name in self.fields if f"_obj_{name}" in held]
 
+    def obj_values(self) -> dict[str, Any]:
+        """Return the values of the fields that have one, by name."""
+        held = vars(self)
+        return {n: held[f"_obj_{n}"] for n in self.fields if f"_obj_{n}" in held}
+
     def obj_for_call(self) -> Self:
         """Return a copy with the key fields and the changed ones only.
 
@@ -83,17 +88,17 @@ class MusterObject(ovo_base.VersionedObject):
         slim = type(self)()
         slim.VERSION = self.VERSION
         slim._context = self._context
-        for name in self.obj_set_fields():
+        for name, value in self.obj_values().items():
             if name in self.OBJ_KEY_FIELDS or name in self._changed_fields:
-                setattr(slim, f"_obj_{name}", getattr(self, name))
+                setattr(slim, f"_obj_{name}", value)
         slim._changed_fields = set(self._changed_fields)
         return slim
 
     def obj_fill(self, context: Any, row: Mapping[str, Any]) -> Self:
         """Set the fields that the row holds, as unchanged; return self."""
-        for name in self.fields:
-            if name in row:
-                setattr(self, name, row[name])
+        for name, value in row.items():
+            if name in self.fields:
+                setattr(self, name, value)
         self._context = context
         self.obj_reset_changes(list(row))
         return self

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+import logging
 import os
 import pathlib
 import shutil
@@ -9,6 +10,7 @@ from typing import Any
 from typing import cast
 from typing import TypeVar
 
+import hypothesis
 import pytest
 
 from tests import keeper
@@ -17,6 +19,10 @@ from tests import process
 _KEEPER = pytest.StashKey[keeper.Keeper]()
 _S = TypeVar("_S", bound=process.Server)
 
+# What a test finds doesn't depend on how busy the machine is.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the servers of the run, unless this is a worker of pytest-xdist."""
@@ -24,6 +30,14 @@ def pytest_configure(config: pytest.Config) -> None:
         process.raise_file_limit()
         config.stash[_KEEPER] = keeper.Keeper()
         config.stash[_KEEPER].start()
+
+
+@pytest.fixture(autouse=True)
+def same_root_level() -> Iterator[None]:
+    """Give the next test the root logger's level as it was; `debug` changes it."""
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -253,8 +253,8 @@ class Server(abc.ABC):
                 start_new_session=True,
             )
 
-    def _run(self, command: list[str], seconds: float = 60.0) -> None:
-        """Run a command of the server to its end."""
+    def _run(self, command: list[str], seconds: float = 60.0) -> str:
+        """Run a command of the server to its end; return what it printed."""
         try:
             done = subprocess.run(
                 self._guarded(command),
@@ -268,9 +268,10 @@ class Server(abc.ABC):
             )
         except subprocess.TimeoutExpired:
             raise ServerFailed(f"{command[0]} took over {seconds:g} s") from None
+        output = done.stdout.decode(errors="replace")
         if done.returncode:
-            output = done.stdout.decode(errors="replace")
             raise ServerFailed(f"{command[0]} failed: {output[-2000:]}")
+        return output
 
     def _guarded(self, command: list[str]) -> list[str]:
         # setpriv (util-linux) sets the signal after the change of user, which

@@ -251,6 +251,34 @@ class RpcEssentials:
         one.endpoint.go_on.set()
         caller.join()
 
+    def test_calls_that_a_stopped_server_abandons_get_an_error(
+        self, lab: rpc_lab.Lab
+    ) -> None:
+        served = lab.server("one")
+        client = lab.client(timeout=rpc_lab.LIMIT)
+        raised: list[errors.ConductorUnavailable] = []
+
+        def call() -> None:
+            with pytest.raises(errors.ConductorUnavailable) as caught:
+                client.call(CTXT, "hold")
+            raised.append(caught.value)
+
+        callers = [threading.Thread(target=call, name=f"caller-{i}") for i in range(3)]
+        for caller in callers:
+            caller.start()
+        util.wait_until(lambda: served.endpoint.holding == 3)
+        served.server.stop()
+        served.server.abandon()
+        for caller in callers:
+            caller.join()
+        assert {error.message for error in raised} == {
+            f"{lab.topic}.one stopped before it had finished hold, ask again"
+        }
+        assert {error.kwargs["asked"] for error in raised} == {True}
+        assert all(float(str(e.kwargs["seconds"])) < rpc_lab.LIMIT / 2 for e in raised)
+        served.endpoint.go_on.set()
+        served.server.wait()
+
     def test_stop_under_calls_loses_none(self, lab: rpc_lab.Lab) -> None:
         lab.server("one")
         with rpc_lab.Callers(lab.client(timeout=15), 8) as callers:

@@ -65,6 +65,8 @@ class Endpoint:
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.seen: list[Any] = []
+        self.holding = 0
+        self._lock = threading.Lock()
         self.entered = threading.Event()
         self.go_on = threading.Event()
         self.raises: BaseException | None = None
@@ -94,9 +96,15 @@ class Endpoint:
 
     @rpc.exposed
     def hold(self, ctxt: context.RequestContext) -> str:
+        with self._lock:
+            self.holding += 1
         self.entered.set()
         assert self.go_on.wait(LIMIT)
         return "held"
+
+    @rpc.exposed
+    def give(self, ctxt: context.RequestContext, size: int) -> str:
+        return "x" * size
 
     @rpc.exposed
     def give_socket(self, ctxt: context.RequestContext) -> object:

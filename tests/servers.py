@@ -367,11 +367,20 @@ class RabbitMQ(process.Server):
         if number >= self._vhosts:
             end = number + self.batch
             self._write_definitions(range(self._vhosts, end))
-            control = self._program("rabbitmqctl")
-            file = str(self.folder / "definitions.json")
-            self._run([control, "--quiet", "import_definitions", file])
+            self.control("import_definitions", str(self.folder / "definitions.json"))
             self._vhosts = end
         return f"rabbit://guest:guest@127.0.0.1:{self.port}/lease_{number}"
+
+    def control(self, *arguments: str) -> str:
+        """Run rabbitmqctl and return what it printed; takes a second."""
+        return self._run([self._program("rabbitmqctl"), "--quiet", *arguments])
+
+    def queues(self, vhost: str, *columns: str) -> list[list[str]]:
+        """Return columns of each queue, such as name and messages_unacknowledged."""
+        listed = self.control(
+            "list_queues", "--no-table-headers", "-p", vhost, *columns
+        )
+        return [line.split("\t") for line in listed.splitlines()]
 
     def release(self, number: int) -> None:
         """Leave the vhost behind: no other lease gets it, and deleting is dear."""

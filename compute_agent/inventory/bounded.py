@@ -23,7 +23,7 @@ class BoundedReader:
     one's turn counts against the limit.
 
     :param source: what to read; owned, that is closed, by the reader
-    :param timeout: seconds a read() may take
+    :param timeout: seconds a read() may take; see set_timeout
     :param name: the source's name in errors and in the thread's name
     """
 
@@ -45,7 +45,8 @@ class BoundedReader:
         :raises InventoryUnavailable: when it says that it isn't ready, when it
             fails, says nonsense or doesn't answer in time, and after close()
         """
-        deadline = time.monotonic() + self._timeout
+        timeout = self._timeout
+        deadline = time.monotonic() + timeout
         with self._changed:
             reading = self._begin(deadline)
             self._changed.wait_for(
@@ -57,13 +58,17 @@ class BoundedReader:
                 raise self._unavailable(
                     "was closed"
                     if self._closed
-                    else f"did not answer within {self._timeout:g} s"
+                    else f"did not answer within {timeout:g} s"
                 )
         if isinstance(reading.answer, errors.InventoryUnavailable):
             raise reading.answer
         if isinstance(reading.answer, BaseException):
             raise self._translate(reading.answer) from reading.answer
         return reading.answer
+
+    def set_timeout(self, timeout: float) -> None:
+        """Change the seconds that every later read() may take; any thread."""
+        self._timeout = timeout
 
     def close(self) -> None:
         """Close the source and wait for its thread, at most CLOSE_SECONDS.

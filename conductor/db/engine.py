@@ -21,6 +21,8 @@ from sqlalchemy import event
 from sqlalchemy import exc as sa_exc
 from sqlalchemy import pool as sa_pool
 
+from conductor.db import mysql as db_mysql
+from conductor.db import postgresql as db_postgresql
 from musterbook import errors
 
 OPTION = "[database]connection"
@@ -64,8 +66,10 @@ _DRIVERS = {
 _CONNECT_SECONDS = 5
 _LOCK_SECONDS = 5
 _SQLITE_BUSY_SECONDS = 10
-#: Execution option of a connection that will only read; see retry.read.
-READ_ONLY = "musterbook_read_only"
+#: Execution options of a connection that will only read, and of one on which each
+#: statement is a transaction of its own.
+_READ_ONLY = "musterbook_read_only"
+_SINGLE = "musterbook_single"
 
 
 def list_opts() -> list[tuple[str | None, Sequence[cfg.Opt]]]:
@@ -97,6 +101,14 @@ def from_conf(conf: cfg.ConfigOpts, statement_seconds: int = 30) -> sa.Engine:
             ) from None
     url = values.pop("connection")
     return make_engine(url, statement_seconds=statement_seconds, **values)
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Refuse options of [database] that can't be used; connects to nothing.
+
+    :raises ConfigurationError: as from_conf
+    """
+    from_conf(conf).dispose()
 
 
 def sqlite_url(path: pathlib.Path) -> str:
@@ -184,6 +196,23 @@ def _check_file(url: sa.URL) -> None:
         raise _refused(f"{path} is not a file that can be written")
 
 
+def reader(engine: sa.Engine) -> sa.Connection:
+    """Return a connection that only reads; on servers nothing begins and ends it."""
+    return _unbegun(engine, _READ_ONLY)
+
+
+def single(engine: sa.Engine) -> sa.Connection:
+    """Return a connection on which each statement is a transaction of its own."""
+    return _unbegun(engine, _SINGLE)
+
+
+def _unbegun(engine: sa.Engine, mark: str) -> sa.Connection:
+    options: dict[str, Any] = {mark: True}
+    if engine.dialect.name == "postgresql":
+        options["isolation_level"] = "AUTOCOMMIT"
+    return engine.connect().execution_options(**options)
+
+
 # -- MySQL, MariaDB and PostgreSQL -------------------------------------------------
 
 
@@ -204,10 +233,14 @@ def _server_engine(url: sa.URL, seconds: int, options: dict[str, Any]) -> sa.Eng
         max_retries=0,
         # Yields to green threads, which we never have.
         thread_checkin=False,
+        _engine_target=_without_ping,
     )
     statements = _MYSQL_SESSION if mysql else _postgresql_session(seconds)
     if mysql:
-        _share_tls_context(engine)
+        db_mysql.connect_by_ours(engine)
+        _begin_by_statement(engine)
+    else:
+        db_postgresql.bound_waiting(engine, seconds)
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, record: Any) -> None:
@@ -220,29 +253,24 @@ def _server_engine(url: sa.URL, seconds: int, options: dict[str, Any]) -> sa.Eng
     return engine
 
 
-def _share_tls_context(engine: sa.Engine) -> None:
-    """Make all connections without TLS options of their own use one context.
+def _without_ping(url: sa.URL, **arguments: Any) -> tuple[sa.Engine, sa.Engine]:
+    """Return an engine, twice, that doesn't ask before each use if a connection lives.
 
-    PyMySQL 1.2 makes one for each, in case that the server offers TLS, and reads the
-    system's certificates into it (which it then doesn't check): 1 MiB and 15 ms of
-    CPU for each connection.
+    oslo.db 18 leaves no choice. What fails on a dead connection is run again on a new
+    one by retry, which alone uses the engine.
     """
-    driver: Any = engine.dialect.loaded_dbapi
-    original: Any = driver.connections.Connection
+    engine = sa.create_engine(url, **{**arguments, "pool_pre_ping": False})
+    return engine, engine
 
-    class Connection(original):  # type: ignore[misc]  # untyped base
-        _shared: Any = None
 
-        def _create_ssl_ctx(self, sslp: Any) -> Any:
-            if sslp:
-                return super()._create_ssl_ctx(sslp)
-            if Connection._shared is None:  # two threads may make two; one stays
-                Connection._shared = super()._create_ssl_ctx(sslp)
-            return Connection._shared
+def _begin_by_statement(engine: sa.Engine) -> None:
+    """Send a BEGIN where a transaction is meant; see conductor.db.mysql."""
 
-    @event.listens_for(engine, "do_connect")
-    def _connect(dialect: Any, record: Any, args: Any, parameters: Any) -> Any:
-        return Connection(*args, **parameters)
+    @event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        options = connection.get_execution_options()
+        if not (_SINGLE in options or _READ_ONLY in options):
+            connection.exec_driver_sql("BEGIN")
 
 
 _MYSQL_SESSION = (
@@ -319,7 +347,9 @@ def _sqlite_engine(url: sa.URL, synchronous: bool) -> sa.Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
-        reading = connection.get_execution_options().get(READ_ONLY)
-        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+        options = connection.get_execution_options()
+        if _SINGLE not in options:
+            reading = _READ_ONLY in options
+            connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine

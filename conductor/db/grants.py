@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import hmac
+from typing import Any
 import uuid as uuidlib
 
 import sqlalchemy as sa
@@ -19,25 +20,25 @@ from musterbook.context import Grant
 _T = models.services
 
 
-def condition(grant: Grant, binary: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a grant is the current one, for any statement.
+def parameters(grant: Grant, binary: str) -> dict[str, object]:
+    """Return the values of CONDITION's parameters.
 
-    It is seen as of the statement's start; a grant is only kept from changing until
-    the end of the transaction by hold().
-
-    :raises Superseded: it can't be any's
+    :raises Superseded: it can't be the current grant of any host
     """
     _check_possible(grant)
-    return sa.exists().where(
-        _is_granted(grant.host, binary, grant.incarnation),
-        _T.c.secret_hash == _hash(grant.secret),
-    )
+    return {
+        "grant_host": grant.host,
+        "grant_binary": binary,
+        "grant_incarnation": grant.incarnation,
+        "grant_secret_hash": _hash(grant.secret),
+    }
 
 
 def hold(connection: sa.Connection, grant: Grant, binary: str) -> None:
     """Lock the grant's service, and return if the grant is the current one.
 
     :raises Superseded: it isn't
+    :raises GrantForgotten: the database knows nothing of it
     """
     _check_possible(grant)
     query = sa.select(_T.c.secret_hash).where(
@@ -45,7 +46,28 @@ def hold(connection: sa.Connection, grant: Grant, binary: str) -> None:
     )
     found = connection.execute(query.with_for_update()).scalars().all()
     if not any(_matches(stored, grant.secret) for stored in found):
-        raise _superseded(grant)
+        raise _judge(connection, grant, binary)
+
+
+def _judge(connection: sa.Connection, grant: Grant, binary: str) -> Exception:
+    """Return why a grant isn't the current one, from what else is stored.
+
+    Incarnations rise and each is granted once, so that no row at all, a lower number,
+    or this one with another secret, can only stand in a database that isn't the one
+    that gave the grant: it was replaced, emptied, or set back. A service that an
+    operator deleted is still there, marked and with this grant's secret.
+    """
+    query = sa.select(_T.c.incarnation, _T.c.secret_hash, models.live(_T)).where(
+        types.same_name(_T.c.host, grant.host), _T.c.binary == binary
+    )
+    forgotten = errors.GrantForgotten(host=grant.host, incarnation=grant.incarnation)
+    for number, secret_hash, live in connection.execute(query).all():
+        ours = _matches(secret_hash, grant.secret)
+        if live and ours:
+            return forgotten  # the same process, under a number of another time
+        if (ours and not live) or (live and (number or 0) > grant.incarnation):
+            return _superseded(grant)
+    return forgotten
 
 
 def _check_possible(grant: Grant) -> None:
@@ -109,6 +131,7 @@ class GrantStore:
         release: str | None,
         secret: str,
         expected: int | None,
+        had: int | None = None,
     ) -> int:
         """Grant the next incarnation of a host to a process and return its number.
 
@@ -117,6 +140,8 @@ class GrantStore:
 
         :param secret: only its hash is stored
         :param expected: the incarnation that the decision was based on, see known
+        :param had: the one as which the process serves already, which was forgotten;
+            the new one is higher, and the verdict says that nobody has looked yet
         :raises GrantConflict: another one is stored by now
         :raises InvalidInput: a value doesn't fit its column
         """
@@ -134,27 +159,31 @@ class GrantStore:
             if found is None:
                 if expected is not None:
                     raise GrantConflict
-                return _first_grant(connection, name | process)
+                return _first_grant(connection, name | process, had)
             if found["process_uuid"] == process_uuid and _matches(
                 found["secret_hash"], secret
             ):
                 return int(found["incarnation"])
             if found["incarnation"] != expected:
                 raise GrantConflict
-            return _next_grant(connection, found, process)
+            return _next_grant(connection, found, process, had)
 
         return retry.run(self._engine, work, again_on_duplicate=True)
 
     def verify(self, host: str, binary: str, incarnation: int, secret: str) -> None:
-        """Return if this is the granted incarnation; Superseded."""
+        """Return if this is the granted incarnation; Superseded, GrantForgotten."""
+        grant = Grant(host=host, incarnation=incarnation, secret=secret)
+        _check_possible(grant)
         query = sa.select(_T.c.secret_hash).where(
             _is_granted(host, binary, incarnation)
         )
-        found: list[str | None] = []
-        if limits.storable(host) and limits.countable(incarnation):
-            found = retry.read(self._engine, lambda c: list(c.execute(query).scalars()))
-        if not any(_matches(stored, secret) for stored in found):
-            raise errors.Superseded(host=host, incarnation=incarnation)
+
+        def work(connection: sa.Connection) -> None:
+            found = connection.execute(query).scalars().all()
+            if not any(_matches(stored, secret) for stored in found):
+                raise _judge(connection, grant, binary)
+
+        retry.read(self._engine, work)
 
     def goodbye(self, host: str, binary: str, incarnation: int, secret: str) -> None:
         """Note that the process leaves; writes it once; Superseded."""
@@ -195,7 +224,7 @@ class GrantStore:
         retry.run(self._engine, lambda c: c.execute(granted))
 
 
-def _is_granted(host: str, binary: str, incarnation: int) -> sa.ColumnElement[bool]:
+def _is_granted(host: Any, binary: Any, incarnation: Any) -> sa.ColumnElement[bool]:
     return sa.and_(
         types.same_name(_T.c.host, host),
         _T.c.binary == binary,
@@ -204,26 +233,70 @@ def _is_granted(host: str, binary: str, incarnation: int) -> sa.ColumnElement[bo
     )
 
 
-def _first_grant(connection: sa.Connection, values: dict[str, str | None]) -> int:
+#: The parameter with the grant's host.
+HOST = sa.bindparam("grant_host", type_=sa.String())
+#: The condition that a grant is the current one, for any statement. It is seen as of
+#: the statement's start; a grant is only kept from changing until the end of the
+#: transaction by hold(). Its values are those of parameters().
+CONDITION = sa.exists().where(
+    _is_granted(
+        HOST,
+        sa.bindparam("grant_binary", type_=sa.String()),
+        sa.bindparam("grant_incarnation", type_=sa.Integer()),
+    ),
+    _T.c.secret_hash == sa.bindparam("grant_secret_hash", type_=sa.String()),
+)
+
+
+def _first_grant(
+    connection: sa.Connection, values: dict[str, str | None], had: int | None
+) -> int:
     """Insert the service as suspect: granted, and not seen in the group yet."""
-    verdict = {"state": "suspect", "cause": "not-yet-joined", "actor": "hello"}
+    incarnation = (had or 0) + 1
+    verdict = _verdict_at_hello(had)
     result = connection.execute(
         _T.insert().values(
             values
             | {"uuid": str(uuidlib.uuid4()), "created_at": rows.instant()}
             | {"deleted": 0, "report_count": 0, "disabled": False}
-            | {"forced_down": False, "incarnation": 1, **_state_columns(verdict)}
-            | {"state_incarnation": 1}
+            | {"forced_down": False, "incarnation": incarnation}
+            | {**_state_columns(verdict), "state_incarnation": incarnation}
         )
     )
+    about = {"host": values["host"], "binary": values["binary"]}
+    _note_verdict(
+        connection, verdict, rows.inserted_id(result), about, None, incarnation
+    )
+    return incarnation
+
+
+def _verdict_at_hello(had: int | None) -> dict[str, str]:
+    """Return what is said until the leader has looked.
+
+    Of a process that serves all the while, and had its grant forgotten, nothing that
+    makes anybody act.
+    """
+    if had is None:
+        return {"state": "suspect", "cause": "not-yet-joined", "actor": "hello"}
+    return {"state": "unknown", "cause": "grant-forgotten", "actor": "hello"}
+
+
+def _note_verdict(
+    connection: sa.Connection,
+    verdict: dict[str, str],
+    service_id: int,
+    about: dict[str, str | None],
+    previous: str | None,
+    incarnation: int,
+) -> None:
     connection.execute(
         models.transitions.insert().values(
             verdict
-            | {"service_id": rows.inserted_id(result), "at": types.now()}
-            | {"host": values["host"], "binary": values["binary"], "incarnation": 1}
+            | about
+            | {"service_id": service_id, "at": types.now(), "previous": previous}
+            | {"incarnation": incarnation}
         )
     )
-    return 1
 
 
 def _state_columns(verdict: dict[str, str]) -> dict[str, object]:
@@ -233,10 +306,22 @@ def _state_columns(verdict: dict[str, str]) -> dict[str, object]:
 
 
 def _next_grant(
-    connection: sa.Connection, found: rows.Stored, process: dict[str, str | None]
+    connection: sa.Connection,
+    found: rows.Stored,
+    process: dict[str, str | None],
+    had: int | None,
 ) -> int:
-    """Grant the locked service's next incarnation; its verdict is the leader's."""
-    incarnation = int(found["incarnation"] or 0) + 1
+    """Grant the locked service's next incarnation; its verdict is the leader's.
+
+    Unless the process serves already, and isn't to be called suspect until it is seen.
+    """
+    incarnation = max(int(found["incarnation"] or 0), had or 0) + 1
+    verdict: dict[str, object] = {}
+    if had is not None:
+        said = _verdict_at_hello(had)
+        verdict = _state_columns(said) | {"state_incarnation": incarnation}
+        about = {"host": found["host"], "binary": found["binary"]}
+        _note_verdict(connection, said, found["id"], about, found["state"], incarnation)
     uuid = found["uuid"] or rows.legacy_uuid(_T.name, found["id"], found["created_at"])
     connection.execute(
         _T.update()
@@ -244,7 +329,7 @@ def _next_grant(
         .values(
             process
             | {"incarnation": incarnation, "goodbye_at": None, "stalled_reason": None}
-            | {"uuid": uuid, "deleted": 0, "stream_version": None}
+            | {"uuid": uuid, "deleted": 0, "stream_version": None, **verdict}
         )
     )
     return incarnation

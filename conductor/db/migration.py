@@ -6,14 +6,12 @@ The revision stands in ``musterbook_version``, a name that Nova's own migrations
 
 from collections.abc import Iterator
 import contextlib
+import functools
 import hashlib
 import pathlib
 import time
+from typing import Any
 
-from alembic import command
-from alembic import config as alembic_config
-from alembic import script as alembic_script
-from alembic.runtime import migration as alembic_migration
 from oslo_db import exception as oslo_exc
 import sqlalchemy as sa
 from sqlalchemy import exc as sa_exc
@@ -23,6 +21,8 @@ from conductor.db import retry
 from musterbook import errors
 
 VERSION_TABLE = "musterbook_version"
+#: As alembic makes it.
+_VERSIONS = sa.table(VERSION_TABLE, sa.column("version_num", sa.String(32)))
 _MIGRATIONS = pathlib.Path(__file__).with_name("migrations")
 _JUNO = "0001"
 _PG_LOCK = 0x6D757374_6572626B  # "musterbk"
@@ -48,9 +48,7 @@ _JUNO_COLUMNS = {
 
 def head() -> str:
     """Return the revision that this code works with."""
-    found = _scripts().get_current_head()
-    assert found is not None
-    return found
+    return _known()[-1]
 
 
 def version(engine: sa.Engine) -> str | None:
@@ -61,9 +59,10 @@ def version(engine: sa.Engine) -> str | None:
 def check_current(engine: sa.Engine) -> None:
     """Return if the database has exactly the shape this code works with.
 
-    :raises DatabaseShape: saying which revisions differ and what to do
+    :raises DatabaseBehind: a sync would bring it there
+    :raises DatabaseShape: it is newer than this code, or somebody else's
     """
-    retry.read(engine, _check_current)
+    retry.read(engine, check_connected)
 
 
 def sync(engine: sa.Engine, revision: str = "head") -> None:
@@ -86,6 +85,9 @@ def sync(engine: sa.Engine, revision: str = "head") -> None:
 
 
 def _upgrade(connection: sa.Connection, revision: str) -> None:
+    # Here, as a conductor never does it: 11 MiB in each of its processes.
+    from alembic import command
+
     _check_shape(connection)
     settings = _settings()
     settings.attributes["connection"] = connection
@@ -97,7 +99,9 @@ def _upgrade(connection: sa.Connection, revision: str) -> None:
     command.upgrade(settings, revision)
 
 
-def _settings() -> alembic_config.Config:
+def _settings() -> Any:
+    from alembic import config as alembic_config
+
     settings = alembic_config.Config()
     # The path goes through ConfigParser, where % is special; the URL never does.
     path = str(_MIGRATIONS).replace("%", "%%")
@@ -106,31 +110,35 @@ def _settings() -> alembic_config.Config:
     return settings
 
 
-def _scripts() -> alembic_script.ScriptDirectory:
-    return alembic_script.ScriptDirectory.from_config(_settings())
+@functools.cache
+def _known() -> tuple[str, ...]:
+    """Return the revisions that there are, by the names of their files, in order."""
+    files = (_MIGRATIONS / "versions").glob("[0-9]*_*.py")
+    return tuple(sorted(path.name.partition("_")[0] for path in files))
 
 
 def _revision(connection: sa.Connection) -> str | None:
-    context = alembic_migration.MigrationContext.configure(
-        connection, opts={"version_table": VERSION_TABLE}
-    )
-    heads = context.get_current_heads()
-    if len(heads) > 1:
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return None
+    found = connection.execute(sa.select(_VERSIONS.c.version_num)).scalars().all()
+    if len(found) > 1:
         raise errors.DatabaseShape(
-            reason=f"{VERSION_TABLE} holds several revisions ({', '.join(heads)})"
+            reason=f"{VERSION_TABLE} holds several revisions "
+            f"({', '.join(sorted(found))})"
         )
-    return heads[0] if heads else None
+    return found[0] if found else None
 
 
-def _check_current(connection: sa.Connection) -> None:
+def check_connected(connection: sa.Connection) -> None:
+    """Check as check_current does, on a connection, without any retry."""
     _check_shape(connection)
     found, wanted = _revision(connection), head()
     if found is None:
         tables = sa.inspect(connection).has_table("services")
         what = "of Juno's shape" if tables else "empty"
-        raise errors.DatabaseShape(reason=f"it is {what}; {_SYNC_HINT}")
+        raise errors.DatabaseBehind(reason=f"it is {what}; {_SYNC_HINT}")
     if found != wanted:
-        raise errors.DatabaseShape(
+        raise errors.DatabaseBehind(
             reason=f"it is at revision {found}, this code needs {wanted}; {_SYNC_HINT}"
         )
 
@@ -140,8 +148,7 @@ def _check_shape(connection: sa.Connection) -> None:
     inspector = sa.inspect(connection)
     if inspector.has_table(VERSION_TABLE):
         found = _revision(connection)
-        known = {script.revision for script in _scripts().walk_revisions()}
-        if found is not None and found not in known:
+        if found is not None and found not in _known():
             raise errors.DatabaseShape(
                 reason=f"it is at revision {found}, newer than this code, which knows "
                 f"up to {head()}; upgrade this installation"
@@ -177,6 +184,8 @@ def _alone(engine: sa.Engine) -> Iterator[sa.Connection]:
         if engine.dialect.name == "mysql":
             # Server-wide and at most 64 characters.
             name = str(engine.url.database).encode()
+            # A change of the schema ends the transaction; the next one begins itself.
+            connection.exec_driver_sql("SET autocommit = 0")
             take = sa.text("SELECT GET_LOCK(:key, 0)")
             _wait_for(connection, take, hashlib.sha256(name).hexdigest()[:32])
         else:

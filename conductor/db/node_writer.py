@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from conductor.db import grants
 from conductor.db import limits
 from conductor.db import models
+from conductor.db import node_update
 from conductor.db import nodes
 from conductor.db import retry
 from conductor.db import rows
@@ -31,18 +32,6 @@ _OWN_COLUMNS = frozenset(
         "inventory_generation", "stream_version", "service_id",
     }
 )  # fmt: skip
-#: What an agent reports about the hardware and who owns it: written only if the
-#: writer knows the newest.
-CAPACITY = frozenset(
-    {
-        "host", "hypervisor_hostname", "vcpus", "memory_mb", "local_gb",
-        "hypervisor_type", "hypervisor_version", "cpu_info", "host_ip",
-        "supported_instances", "numa_topology", "disk_available_least",
-        "reserved_vcpus", "reserved_memory_mb", "reserved_local_gb",
-        "cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio",
-        "boot_id",
-    }
-)  # fmt: skip
 _IDENTITY = ("host", "hypervisor_hostname")
 #: What a new row holds where the caller says nothing; a revived row is reset to it.
 _BLANK = {
@@ -50,7 +39,6 @@ _BLANK = {
     for column in _T.c
     if column.nullable and column.name not in _OWN_COLUMNS | {"uuid"}
 } | {"hypervisor_type": "", "hypervisor_version": 0, "cpu_info": ""}
-_FREE = [r.free for r in usage.RESOURCES if r.free is not None]
 
 
 class NodeWriter:
@@ -113,7 +101,7 @@ class NodeWriter:
             raise errors.ComputeNodeNotFound(what=f"id {node_id}")
         change = _Change(node_id, writable, inventory_generation, grant)
         try:
-            return retry.run(self._engine, change.apply)
+            return change.apply(self._engine)
         except oslo_exc.DBDuplicateEntry:
             raise _exists(change.identity) from None
 
@@ -207,7 +195,7 @@ def _refuse_known_uuid(
 
 
 def _without_free(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in _FREE}
+    return {name: value for name, value in row.items() if name not in usage.FREE}
 
 
 def _taken(connection: sa.Connection, host: str, name: str) -> rows.Stored | None:
@@ -287,7 +275,7 @@ def _revive(
 
 
 class _Change:
-    """One update of one node; apply may run several times."""
+    """One update of one node; each step may run several times."""
 
     def __init__(
         self,
@@ -298,75 +286,70 @@ class _Change:
     ) -> None:
         self.node_id = node_id
         self.values = values
-        self.capacity = bool(CAPACITY & values.keys())
-        self.generation = generation if self.capacity else None
+        capacity = bool(node_update.CAPACITY & values.keys())
+        self.generation = generation if capacity else None
         self.grant = grant
         self.identity: dict[str, Any] = {n: values.get(n) for n in _IDENTITY}
 
-    def apply(self, connection: sa.Connection) -> dict[str, Any]:
+    def apply(self, engine: sa.Engine) -> dict[str, Any]:
         """Do it in one UPDATE; look further only when no row matched."""
-        if any(self.identity.values()):
+        owner = node_update.Owner.HOSTED
+        conditions: dict[str, Any] = {}
+        if self.grant is not None:
+            owner = node_update.Owner.GRANTED
+            conditions = grants.parameters(self.grant, service_obj.COMPUTE_BINARY)
+        returning = engine.dialect.update_returning
+        plan = self._plan({}, owner, returning)
+
+        def update(connection: sa.Connection) -> dict[str, Any] | None:
+            return self._update(plan, connection, {}, conditions)
+
+        def work(connection: sa.Connection) -> dict[str, Any]:
             self._guard_identity(connection)
-        answer = self._update(connection, {}, sa.and_(_T.c.deleted == 0, self._owned()))
-        return answer if answer is not None else self._look_further(connection)
+            answer = update(connection)
+            return answer if answer is not None else self._look_further(connection)
 
-    def _owned(self) -> sa.ColumnElement[bool]:
-        """Return the condition that the row has a host, and that of the grant.
+        if any(self.identity.values()) or not plan.in_one:
+            return retry.run(engine, work)
+        answer = retry.single(engine, update)
+        return answer if answer is not None else retry.run(engine, self._look_further)
 
-        A grant that is replaced while the statement waits for the row's lock is
-        still taken for the current one. The inventory generation is not: what the
-        next process has written meanwhile isn't overwritten.
-        """
-        if self.grant is None:
-            return _T.c.host.is_not(None)
-        return sa.and_(
-            types.same_name(_T.c.host, self.grant.host),
-            grants.condition(self.grant, service_obj.COMPUTE_BINARY),
+    def _plan(
+        self, own: Mapping[str, Any], owner: node_update.Owner, returning: bool
+    ) -> node_update.Plan:
+        return node_update.plan(
+            node_update.Shape(
+                names=frozenset(self.values),
+                own=frozenset({"updated_at", *own}),
+                checked=self.generation is not None,
+                owner=owner,
+                returning=returning,
+            )
         )
 
     def _update(
         self,
+        plan: node_update.Plan,
         connection: sa.Connection,
         own: dict[str, Any],
-        condition: sa.ColumnElement[bool],
+        conditions: Mapping[str, Any],
     ) -> dict[str, Any] | None:
-        """Update the row if it meets the condition; return what the store set.
+        """Update the row if it meets the conditions; return what the store set.
 
         :param own: further columns that the store sets
         """
         answer = {"updated_at": rows.instant()} | own
-        computed = usage.following(self.values)
-        fits = usage.storable(computed)
-        wanted = set(computed)
-        if self.capacity:
-            computed["inventory_generation"] = _T.c.inventory_generation + 1
-            if self.generation is None:
-                wanted.add("inventory_generation")
-            else:
-                answer["inventory_generation"] = self.generation + 1
-        fixed = {
-            "generation": _T.c.generation + 1,
-            "deleted": 0,
-            "stream_version": None,
-        }
-        visible = {n: v for n, v in answer.items() if n != "inventory_generation"}
-        statement = (
-            _T.update()
-            .where(_T.c.id == self.node_id, condition, fits)
-            .ordered_values(*usage.ordered(computed, self.values | fixed | visible))
-        )
+        known = {}
         if self.generation is not None:
-            statement = statement.where(_T.c.inventory_generation == self.generation)
-        if not connection.execute(statement).rowcount:
-            return None
-        if wanted:
-            # The row is locked by this transaction: these are the values just set.
-            query = sa.select(*(_T.c[n] for n in wanted)).where(_T.c.id == self.node_id)
-            answer |= connection.execute(query).mappings().one()
-        return answer
+            conditions = {**conditions, "expected": self.generation}
+            known = {"inventory_generation": self.generation + 1}
+        found = plan.run(connection, self.node_id, self.values | answer, conditions)
+        return None if found is None else answer | found | known
 
     def _guard_identity(self, connection: sa.Connection) -> None:
         """Refuse an identity that a live row of Juno's shape has."""
+        if not any(self.identity.values()):
+            return
         query = sa.select(_T.c.host, _T.c.hypervisor_hostname).where(
             _T.c.id == self.node_id
         )
@@ -411,7 +394,9 @@ class _Change:
         if host is not None:
             own |= {"host": host, "service_id": None}
         # Of a node without a service the host isn't known; its values still are.
-        answer = self._update(connection, own, models.live(_T))
+        returning = connection.dialect.update_returning
+        plan = self._plan(own, node_update.Owner.ANY, returning)
+        answer = self._update(plan, connection, own, {})
         assert answer is not None
         return answer
 

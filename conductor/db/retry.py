@@ -30,6 +30,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc as sa_exc
 
 from conductor.db import engine as db_engine
+from conductor.db import outage
 from musterbook import errors
 
 LOG = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Trouble(enum.Enum):
     LOST = "lost"
     DUPLICATE = "duplicate"
     NO_CONNECTION = "no free connection"
+    REFUSED = "refused"
     SHAPE = "shape"
     OTHER = "other"
 
@@ -68,6 +70,15 @@ _MYSQL_SHAPE = {1054, 1146}
 _SQLITE_BUSY = {5, 6}
 _SQLITE_NOTADB = 26
 _MYSQL_NO_DB = 1049
+#: The user, the password, the host, the plugin; what this user may do.
+_MYSQL_REFUSED = {1044, 1045, 1130, 1142, 1143, 1227, 1251, 1698, 2059, 4151}
+_PG_REFUSED = {"28000", "28P01", "42501"}
+#: What PostgreSQL says to whom it lets in never; psycopg2 gives no SQLSTATE then.
+_PG_REFUSALS = (
+    "authentication failed", "does not exist", "no pg_hba.conf entry",
+    "no password supplied", "not permitted to log in",
+    "permission denied for database",
+)  # fmt: skip
 
 
 def run(
@@ -85,41 +96,87 @@ def run(
     :raises DatabaseUnavailable: no connection, or an error of no known kind
     :raises DatabaseShape: a table or column is missing
     """
-    return _attempt(lambda: engine.begin(), work, again_on_duplicate)
+    return _guarded(engine, lambda: engine.begin(), work, again_on_duplicate)
+
+
+def single(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+    """Run work that is one statement, as run does; its end is its commit."""
+    return _guarded(
+        engine, lambda: db_engine.single(engine), work, again_on_duplicate=False
+    )
 
 
 def read(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
-    """Run work that only reads, as run does; takes no lock on SQLite."""
+    """Run work that only reads, as run does; takes no lock on SQLite.
 
-    def begin() -> contextlib.AbstractContextManager[sa.Connection]:
-        return engine.connect().execution_options(**{db_engine.READ_ONLY: True})
+    Each statement sees what is committed when it begins.
+    """
+    return _guarded(
+        engine, lambda: db_engine.reader(engine), work, again_on_duplicate=False
+    )
 
-    return _attempt(begin, work, again_on_duplicate=False)
+
+def _guarded(
+    engine: sa.Engine,
+    begin: Callable[[], contextlib.AbstractContextManager[sa.Connection]],
+    work: Callable[[sa.Connection], T],
+    again_on_duplicate: bool,
+) -> T:
+    seen = outage.of(engine)
+    with seen.call():
+        return _attempt(begin, work, again_on_duplicate, seen)
 
 
 def _attempt(
     begin: Callable[[], contextlib.AbstractContextManager[sa.Connection]],
     work: Callable[[sa.Connection], T],
     again_on_duplicate: bool,
+    seen: outage.Outage,
 ) -> T:
     started = time.monotonic()
     for attempt in range(1, _ATTEMPTS + 1):
+        asked = seen.now()
         try:
             with begin() as connection:
-                return work(connection)
+                result = work(connection)
         except (sa_exc.SQLAlchemyError, oslo_exc.DBError) as exc:
             trouble = classify(exc)
+            last = attempt == _ATTEMPTS or time.monotonic() - started > _BUDGET
+            # One connection may be lost for many reasons; the next one tells.
+            _tell(seen, trouble, exc, asked, surely=attempt > 1 or last)
             if trouble is Trouble.DUPLICATE and not again_on_duplicate:
                 raise
-            last = attempt == _ATTEMPTS or time.monotonic() - started > _BUDGET
             if last or trouble not in _WORTH_A_RETRY:
                 raise named(trouble, exc) from exc
             LOG.debug("Running a transaction again (%s)", trouble.value)
+        except errors.MusterbookError:
+            seen.answered(asked)  # what was found decided it
+            raise
+        else:
+            seen.answered(asked)
+            return result
         pause = min(_FIRST_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE)
         time.sleep(random.uniform(0.1, 1.0) * pause)  # noqa: S311  # no secret
     raise AssertionError("the last attempt returns or raises")
 
 
+def _tell(
+    seen: outage.Outage, trouble: Trouble, exc: Exception, asked: float, *, surely: bool
+) -> None:
+    """Let the other calls know what an error means for them."""
+    if trouble is Trouble.SHAPE:
+        seen.misses_tables(_NO_TABLE)
+    elif trouble is Trouble.REFUSED:
+        seen.failed(_reason(exc))
+    elif trouble is Trouble.LOST:
+        if surely:
+            seen.failed(_NO_CONNECTION)
+    elif trouble is not Trouble.NO_CONNECTION:
+        seen.answered(asked)
+
+
+_NO_TABLE = "a table or column is missing; run musterbook-manage db sync"
+_NO_CONNECTION = "there is no connection to it"
 _WORTH_A_RETRY = {Trouble.BUSY, Trouble.LOST, Trouble.DUPLICATE}
 
 
@@ -131,9 +188,11 @@ def classify(exc: Exception) -> Trouble:
         return Trouble.BUSY
     if isinstance(exc, sa_exc.TimeoutError):
         return Trouble.NO_CONNECTION
-    if isinstance(exc, oslo_exc.DBNonExistentDatabase):
-        return Trouble.OTHER
     code = _code(exc)
+    if isinstance(exc, oslo_exc.DBNonExistentDatabase) or code == _MYSQL_NO_DB:
+        return Trouble.REFUSED
+    if _is_refusal(exc):
+        return Trouble.REFUSED
     if code in _PG_BUSY | _MYSQL_BUSY:
         return Trouble.BUSY
     if code in _PG_SHAPE | _MYSQL_SHAPE:
@@ -149,8 +208,6 @@ def _classify_the_rest(exc: Exception) -> Trouble:
     code = getattr(_driver_error(exc), "sqlite_errorcode", None)
     if code is not None:
         return Trouble.BUSY if code & 0xFF in _SQLITE_BUSY else Trouble.OTHER
-    if _is_refusal(exc):
-        return Trouble.OTHER
     # psycopg2 gives no SQLSTATE when it can't connect.
     unconnected = "connection to server" in str(_driver_error(exc))
     return Trouble.LOST if unconnected else Trouble.OTHER
@@ -158,11 +215,10 @@ def _classify_the_rest(exc: Exception) -> Trouble:
 
 def _is_refusal(exc: Exception) -> bool:
     """Tell whether the server refused who we are, which won't change by itself."""
+    if _code(exc) in _MYSQL_REFUSED | _PG_REFUSED:
+        return True
     said = str(_driver_error(exc))
-    return _code(exc) in {1044, 1045} or (
-        "connection to server" in said
-        and ("authentication failed" in said or "role " in said)
-    )
+    return "connection to server" in said and any(part in said for part in _PG_REFUSALS)
 
 
 def _driver_error(exc: Exception) -> BaseException | None:
@@ -188,12 +244,15 @@ def named(trouble: Trouble, exc: Exception) -> errors.MusterbookError:
     if trouble is Trouble.NO_CONNECTION:
         return errors.DatabaseBusy(reason="no connection of the pool became free")
     if trouble is Trouble.LOST:
-        return errors.DatabaseUnavailable(reason="there is no connection to it")
+        return errors.DatabaseUnavailable(reason=_NO_CONNECTION)
     if trouble is Trouble.SHAPE:
-        return errors.DatabaseShape(
-            reason="a table or column is missing; run musterbook-manage db sync"
-        )
+        return errors.DatabaseShape(reason=_NO_TABLE)
     return errors.DatabaseUnavailable(reason=_reason(exc))
+
+
+def refusal(exc: Exception) -> str | None:
+    """Return what a server refused that won't pass by itself; None: nothing."""
+    return _reason(exc) if classify(exc) is Trouble.REFUSED else None
 
 
 def _reason(exc: Exception) -> str:

@@ -32,7 +32,8 @@ RESOURCES = (
 )
 
 
-_FREE = [resource.free for resource in RESOURCES if resource.free is not None]
+#: The columns of free amounts.
+FREE = frozenset(r.free for r in RESOURCES if r.free is not None)
 #: The stored amounts, wide enough for what is computed with them.
 STORED: Mapping[str, Any] = {
     column.name: sa.cast(column, sa.BigInteger)
@@ -68,20 +69,17 @@ def following(
 
 
 def storable(computed: Mapping[str, Any]) -> sa.ColumnElement[bool]:
-    """Return the condition that the columns can hold what following() returned.
+    """Return the condition that the columns can hold these results of following().
 
-    :raises InvalidInput: an amount that doesn't depend on the row doesn't fit;
-        PostgreSQL would fail on it even if the condition kept it from being stored
+    :param computed: expressions, which depend on the row
     """
-    known = {name: amount for name, amount in computed.items() if type(amount) is int}
-    limits.check(models.compute_nodes, known)
+    smallest, largest = (
+        sa.literal_column(str(limit), sa.BigInteger())
+        for limit in (limits.SMALLEST, limits.LARGEST)
+    )
     return sa.and_(
         sa.true(),
-        *(
-            amount.between(limits.SMALLEST, limits.LARGEST)
-            for name, amount in computed.items()
-            if name not in known
-        ),
+        *(amount.between(smallest, largest) for amount in computed.values()),
     )
 
 
@@ -109,5 +107,5 @@ def at_creation(values: Mapping[str, Any]) -> dict[str, Any]:
         row.setdefault(resource.used, row[resource.reserved])
         if resource.free is not None:
             row.setdefault(resource.free, row[resource.capacity] - row[resource.used])
-    limits.check(models.compute_nodes, {name: row[name] for name in _FREE})
+    limits.check(models.compute_nodes, {name: row[name] for name in sorted(FREE)})
     return row

@@ -21,6 +21,7 @@ from musterbook.conf import base
 from musterbook.conf import bounds
 from musterbook.conf import compute
 from musterbook.conf import conductor
+from musterbook.conf import rpc
 from musterbook.conf import servicegroup
 
 Groups = list[tuple[str | None, list[cfg.Opt]]]
@@ -29,7 +30,13 @@ _HIDDEN = "has a value that can't be used (not shown, as it may be secret)"
 #: What reading an option that exists raises for a $name in its value that doesn't,
 #: that is a group, or that leads back to itself.
 _NOT_SUBSTITUTED = (cfg.TemplateSubstitutionError, cfg.NoSuchOptError, RecursionError)
-SECTIONS: tuple[types.ModuleType, ...] = (base, servicegroup, compute, conductor)
+SECTIONS: tuple[types.ModuleType, ...] = (
+    base,
+    rpc,
+    servicegroup,
+    compute,
+    conductor,
+)
 
 
 def list_opts() -> Groups:
@@ -39,12 +46,14 @@ def list_opts() -> Groups:
 
 def list_conductor_opts() -> Groups:
     """Return what of ours a conductor reads, for its sample."""
-    return _merged([*base.GROUPS, *servicegroup.GROUPS, *conductor.GROUPS])
+    return _merged([*base.GROUPS, *rpc.GROUPS, *servicegroup.GROUPS, *conductor.GROUPS])
 
 
 def list_compute_opts() -> Groups:
     """Return what of ours a compute agent reads, for its sample."""
-    return _merged([*base.GROUPS, (None, servicegroup.OPTS), *compute.GROUPS])
+    return _merged(
+        [*base.GROUPS, *rpc.GROUPS, (None, servicegroup.OPTS), *compute.GROUPS]
+    )
 
 
 def _merged(groups: Iterable[tuple[str | None, Sequence[cfg.Opt]]]) -> Groups:

@@ -15,6 +15,7 @@ OPTS = [
     ),
     cfg.FloatOpt(
         "update_resources_interval",
+        mutable=True,
         default=60.0,
         min=0.1,
         max=86400.0,
@@ -23,6 +24,7 @@ OPTS = [
     ),
     cfg.FloatOpt(
         "verify_interval",
+        mutable=True,
         default=600.0,
         min=1.0,
         max=86400.0,
@@ -33,6 +35,7 @@ OPTS = [
     ),
     cfg.IntOpt(
         "reserved_host_memory_mb",
+        mutable=True,
         default=512,
         min=0,
         max=MAX_INTEGER,
@@ -40,6 +43,7 @@ OPTS = [
     ),
     cfg.IntOpt(
         "reserved_host_disk_mb",
+        mutable=True,
         default=0,
         min=0,
         max=MAX_INTEGER,
@@ -48,6 +52,7 @@ OPTS = [
     ),
     cfg.IntOpt(
         "reserved_host_cpus",
+        mutable=True,
         default=0,
         min=0,
         max=MAX_INTEGER,
@@ -55,6 +60,7 @@ OPTS = [
     ),
     cfg.FloatOpt(
         "cpu_allocation_ratio",
+        mutable=True,
         min=0.0,
         max=1000.0,
         help="Virtual CPUs on offer per real one, at least 0.01. Set: stored at each "
@@ -63,18 +69,21 @@ OPTS = [
     ),
     cfg.FloatOpt(
         "ram_allocation_ratio",
+        mutable=True,
         min=0.0,
         max=1000.0,
         help="Memory on offer per real memory; as cpu_allocation_ratio.",
     ),
     cfg.FloatOpt(
         "disk_allocation_ratio",
+        mutable=True,
         min=0.0,
         max=1000.0,
         help="Disk on offer per real disk; as cpu_allocation_ratio.",
     ),
     cfg.FloatOpt(
         "initial_cpu_allocation_ratio",
+        mutable=True,
         default=4.0,
         min=0.01,
         max=1000.0,
@@ -82,6 +91,7 @@ OPTS = [
     ),
     cfg.FloatOpt(
         "initial_ram_allocation_ratio",
+        mutable=True,
         default=1.0,
         min=0.01,
         max=1000.0,
@@ -89,6 +99,7 @@ OPTS = [
     ),
     cfg.FloatOpt(
         "initial_disk_allocation_ratio",
+        mutable=True,
         default=1.0,
         min=0.01,
         max=1000.0,
@@ -106,6 +117,7 @@ INVENTORY_OPTS = [
     ),
     cfg.FloatOpt(
         "timeout",
+        mutable=True,
         default=30.0,
         min=0.1,
         max=3600.0,

@@ -21,6 +21,7 @@ OPTS = [
     ),
     cfg.FloatOpt(
         "report_interval",
+        mutable=True,
         default=3.0,
         min=0.1,
         max=3600.0,
@@ -31,6 +32,7 @@ OPTS = [
     ),
     cfg.FloatOpt(
         "service_down_time",
+        mutable=True,
         default=40.0,
         min=0.5,
         max=86400.0,
@@ -45,6 +47,7 @@ OPTS = [
 MASS_LOSS_OPTS = [
     cfg.IntOpt(
         "mass_loss_minimum",
+        mutable=True,
         default=5,
         min=2,
         help="Fewest hosts whose loss at once counts as a mass loss, which freezes "
@@ -52,6 +55,7 @@ MASS_LOSS_OPTS = [
     ),
     cfg.FloatOpt(
         "mass_loss_threshold",
+        mutable=True,
         default=0.2,
         min=0.01,
         max=1.0,
@@ -61,6 +65,7 @@ MASS_LOSS_OPTS = [
     ),
     cfg.FloatOpt(
         "mass_loss_hold",
+        mutable=True,
         default=300.0,
         min=1.0,
         help="Seconds a mass loss is held before hosts that do not answer RPC pings, "

@@ -11,6 +11,7 @@ from musterbook.rpc.reach import wait_for_broker
 from musterbook.rpc.serializer import ContextSerializer
 from musterbook.rpc.server import exposed
 from musterbook.rpc.server import Server
+from musterbook.rpc.transport import check
 from musterbook.rpc.transport import list_opts
 from musterbook.rpc.transport import make_transport
 from musterbook.rpc.transport import OPTS
@@ -23,6 +24,7 @@ __all__ = [
     "ContextSerializer",
     "Server",
     "Transport",
+    "check",
     "exposed",
     "list_opts",
     "make_transport",

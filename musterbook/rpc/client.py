@@ -29,7 +29,7 @@ class Client:
         seconds that were waited, and whether anybody could be asked: False when the
         message didn't leave because the broker is lost or the transport closed, True
         when it was sent and not answered, or the broker says that nobody is there
-    :param timeout: seconds a call waits for its answer
+    :param timeout: seconds a call waits for its answer; may be set anew at any time
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Client:
         unavailable: Callable[[str, float, bool], errors.MusterbookError],
         timeout: float,
     ) -> None:
-        self._timeout = timeout
+        self.timeout = timeout
         self._unavailable = unavailable
         self._client = oslo_messaging.get_rpc_client(
             transport,
@@ -64,12 +64,12 @@ class Client:
         :param server: the one server to ask; None: any server of the topic
         :param timeout: seconds for this call instead of the client's
         :raises MusterbookError: what the method raised, as its own class; what
-            ``unavailable`` makes when nobody answered (whether the method ran is then
-            unknown) or no such server exists; RemoteFailure when the other side
-            failed unexpectedly; MethodNotRemotable or UnsupportedObject when it
-            doesn't serve this; InvalidInput for arguments that can't be sent
+            ``unavailable`` makes when nobody answered or the server stops (whether the
+            method ran is then unknown) or no such server exists; RemoteFailure when
+            the other side failed unexpectedly; MethodNotRemotable or UnsupportedObject
+            when it doesn't serve this; InvalidInput for arguments that can't be sent
         """
-        seconds = self._timeout if timeout is None else timeout
+        seconds = self.timeout if timeout is None else timeout
         options = {"timeout": seconds, "transport_options": _MUST_ARRIVE}
         if server is not None:
             options["server"] = server
@@ -126,4 +126,8 @@ class Client:
             nobody_there = isinstance(exc, oslo_messaging.MessageUndeliverable)
             return self._unavailable(method, waited, nobody_there)
         LOG.debug("RPC %s ended with %s", method, type(exc).__name__)
-        return failure.from_wire(exc)
+        error = failure.from_wire(exc)
+        if isinstance(error, errors.Stopping):
+            gone = self._unavailable(method, waited, True)
+            return type(gone)(error.message, **gone.kwargs)
+        return error

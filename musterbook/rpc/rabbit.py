@@ -1,35 +1,42 @@
 """oslo.messaging's RabbitMQ driver with the faults of 18.3 that we met mended.
 
-Each class says which fault it is for; all were seen against RabbitMQ 3.10.
+Which ones, with what was measured: docs/adr/0009-rpc-server-and-driver.md. The
+connections are in rpc.consumer and rpc.pool; the form of the messages is the
+original's, and so is what an original peer gets to see.
 """
 
-from collections.abc import Callable
-import functools
+import contextlib
+import logging
+import threading
+import time
 from typing import Any
-from urllib import parse
+import uuid
 
-from kombu import exceptions as kombu_exceptions
 import oslo_messaging
+from oslo_messaging._drivers import amqp as rpc_amqp
 from oslo_messaging._drivers import amqpdriver
 from oslo_messaging._drivers import common
 from oslo_messaging._drivers import impl_rabbit
-from oslo_utils import netutils
+from oslo_serialization import jsonutils
 
+from musterbook import errors
+from musterbook.rpc import connection
+from musterbook.rpc import consumer
+from musterbook.rpc import outage as rpc_outage
+from musterbook.rpc import pool as rpc_pool
+from musterbook.rpc import publisher
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds for a message that nobody waits for, or for an answer, to leave.
+_CAST_SECONDS = 5.0
 # An idle listener looks this often (seconds) whether it shall stop; the original one
 # up to every 5 s, which is how long stop() then took.
 _MAX_POLL = 0.5
-
-# Seconds for one host to take a connection, and again for it to let us in.
-_PROBE_SECONDS = 3
-
-# What is raised when the broker is absent, lost or refuses.
-BROKER_FAULTS = (
-    OSError,
-    kombu_exceptions.KombuError,
-    impl_rabbit.amqp_ex.AMQPError,
-)
-# A broker that is there does not let this user in, or not into this virtual host.
-REFUSED = (impl_rabbit.amqp_ex.AccessRefused, impl_rabbit.amqp_ex.NotAllowed)
+#: Of a queue's name, by AMQP.
+_NAME_BYTES = 255
+#: Reply queues that are gone and have been told of.
+_GONE_MOST = 200
 
 
 class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped base
@@ -37,18 +44,90 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped b
 
     def __init__(self, conf: Any, url: Any, **kwargs: Any) -> None:
         super().__init__(conf, url, **kwargs)
-        self._connection_pool.connection_cls = _Connection
+        options = self.conf.oslo_messaging_rabbit
+        self._outage = rpc_outage.Outage()
+        self._publishing = rpc_pool.Pool(
+            lambda: publisher.Publisher(self.conf, self._url),
+            options.rpc_conn_pool_size,
+            options.conn_pool_ttl,
+            self._outage,
+            rpc_outage.Pauses(
+                options.rabbit_retry_interval,
+                options.rabbit_retry_backoff,
+                options.rabbit_interval_max,
+                options.kombu_reconnect_splay,
+            ),
+        )
+        self._durable = options.amqp_durable_queues or options.rabbit_quorum_queue
+        self._transient_durable = options.rabbit_transient_quorum_queue
+        self._auto_delete = options.amqp_auto_delete
+        self._limit = self.conf.rpc_message_limit
+        self._replies: _Replies | None = None
 
-    def send(self, target: Any, *args: Any, **kwargs: Any) -> Any:
-        """Send as the original does, failing in one way when the broker is lost.
+    def send(
+        self,
+        target: Any,
+        ctxt: Any,
+        message: dict[str, Any],
+        wait_for_reply: bool | None = None,
+        timeout: float | None = None,
+        call_monitor_timeout: float | None = None,
+        retry: int | None = None,
+        transport_options: Any = None,
+    ) -> Any:
+        """Send, and for a call wait for the answer; none of it outlasts the timeout.
 
-        :raises MessageDeliveryFailure: instead of kombu's and py-amqp's own errors
+        :raises MessagingTimeout: it was sent and no answer came
+        :raises MessageDeliveryFailure: the broker is lost or takes nothing
+        :raises MessageUndeliverable: no such server
+        :raises MessageTooLarge: the message is over the limit, ours or the broker's
+        :raises Exception: what the other side raised
         """
+        seconds = _CAST_SECONDS if timeout is None else timeout
+        deadline = time.monotonic() + seconds
+        message = dict(message)
+        replies, msg_id = None, uuid.uuid4().hex
+        if wait_for_reply:
+            # First: an answer without a queue is lost.
+            replies = self._ready_replies(deadline)
+            message["_msg_id"] = msg_id
+            message["_reply_q"] = replies.queue
+            message["_timeout"] = call_monitor_timeout
+        rpc_amqp._add_unique_id(message)
+        rpc_amqp.pack_context(message, ctxt)
+        outgoing = publisher.Message(
+            self._encoded(message, str(message.get("method"))),
+            *self._address(target),
+            mandatory=bool(getattr(transport_options, "at_least_once", False)),
+            expires=timeout is not None,
+        )
+        if replies is None:
+            self._publish(outgoing, deadline, retry)
+            return None
+        replies.listen(msg_id)
         try:
-            return super().send(target, *args, **kwargs)
-        except BROKER_FAULTS as exc:
-            name = type(exc).__name__
-        raise oslo_messaging.MessageDeliveryFailure(f"the broker is lost ({name})")
+            self._publish(outgoing, deadline, retry)
+            return replies.result(msg_id, deadline, call_monitor_timeout)
+        finally:
+            replies.unlisten(msg_id)
+
+    def answer(self, queue: str, answer: dict[str, Any], method: str) -> None:
+        """Send an answer to a caller's queue.
+
+        :raises MessageUndeliverable: the queue is gone
+        :raises MessageDeliveryFailure: the broker is lost or takes nothing
+        :raises MessageTooLarge: the answer is over the limit, ours or the broker's
+        :raises ValueError, TypeError: it can't be put into JSON
+        """
+        rpc_amqp._add_unique_id(answer)
+        outgoing = publisher.Message(
+            self._encoded(answer, f"the answer to {method}"),
+            publisher.Exchange(""),
+            queue,
+            mandatory=True,
+        )
+        deadline = time.monotonic() + _CAST_SECONDS
+        self._publish(outgoing, deadline, None, f"the answer to {method}")
 
     def listen(self, target: Any, batch_size: int, batch_timeout: float | None) -> Any:
         """Return the listener of a server, mended as _Listener says."""
@@ -56,83 +135,171 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped b
         adapter._poll_style_listener.__class__ = _Listener
         return adapter
 
-    def _get_reply_q(self) -> Any:
-        # Before its first call the original connects for the answers, and tries that
-        # for ever whatever the call's timeout and retry say.
-        if self._reply_q is None:
-            retry = len(self._url.hosts)
-            with self._get_connection(common.PURPOSE_SEND, retry=retry):
-                pass
-        return super()._get_reply_q()
+    def cleanup(self) -> None:
+        """Give back connections and threads; calls that wait go on to wait."""
+        with self._reply_q_lock:
+            replies, self._replies = self._replies, None
+        if replies is not None:
+            replies.stop()
+        self._publishing.close()
+        super().cleanup()
 
+    def _get_connection(self, purpose: Any = None, retry: int | None = None) -> Any:
+        # Only listeners get one: what is sent goes by the pool.
+        return consumer.Consumer(self.conf, self._url, self._outage)
 
-class _Connection(impl_rabbit.Connection):  # type: ignore[misc]  # untyped base
-    """Survives any user, password and virtual host.
+    def _ready_replies(self, deadline: float) -> "_Replies":
+        with self._reply_q_lock:
+            if self._replies is None:
+                self._replies = _Replies(
+                    self._get_reply_queue_name(),
+                    self._get_connection(),
+                    self._allowed_remote_exmods,
+                )
+            replies = self._replies
+        if not replies.conn.wait_ready(deadline):
+            raise oslo_messaging.MessageDeliveryFailure("the broker is lost")
+        return replies
 
-    The original leaves a slash as it is when it builds the URL for kombu, which then
-    takes the rest of the password for a path (and its start for a port, in the error).
-    """
+    def _address(self, target: Any) -> tuple[publisher.Exchange, str]:
+        """Return the exchange and the key of a target."""
+        if target.fanout:
+            name = f"{target.topic}_fanout"
+            return publisher.Exchange(name, "fanout", self._transient_durable, True), ""
+        name = self._get_exchange(target)
+        exchange = publisher.Exchange(name, "topic", self._durable, self._auto_delete)
+        if target.server:
+            return exchange, f"{target.topic}.{target.server}"
+        return exchange, target.topic
 
-    def _transform_transport_url(
+    def _encoded(self, message: dict[str, Any], what: str) -> bytes:
+        body = jsonutils.dump_as_bytes(common.serialize_msg(message))
+        if len(body) > self._limit:
+            raise errors.MessageTooLarge(what=what, size=len(body), limit=self._limit)
+        return bytes(body)
+
+    def _publish(
         self,
-        url: Any,
-        host: Any,
-        default_username: str = "",
-        default_password: str = "",
-        default_hostname: str = "",
-    ) -> str:
-        quote = functools.partial(parse.quote, safe="")
-        user = quote(host.username or default_username)
-        password = quote(host.password or default_password)
-        name = netutils.escape_ipv6(host.hostname) or default_hostname
-        path = quote(url.virtual_host or "")
-        return f"amqp://{user}:{password}@{name}:{host.port or 5672}/{path}"
+        message: publisher.Message,
+        deadline: float,
+        retry: int | None,
+        what: str = "the message",
+    ) -> None:
+        try:
+            self._publishing.publish(message, deadline, retry or 0)
+        except errors.MessageTooLarge as exc:
+            raise errors.MessageTooLarge(None, **exc.kwargs | {"what": what}) from None
 
 
-class Probe(_Connection):
-    """Connects as the driver does, but once, within a time, and only when told to.
+class Probe(connection.Connection):
+    """Connects as the driver does, but once.
 
     One thread uses it.
 
-    :param stopping: asked between two hosts whether to go on
     :raises RuntimeError: an option of the driver can't be used
     """
-
-    def __init__(self, conf: Any, url: Any, stopping: Callable[[], bool]) -> None:
-        super().__init__(conf, url, common.PURPOSE_LISTEN)
-        self._hosts = max(1, len(url.hosts))
-        self._stopping = stopping
-        self.connection.connect_timeout = _PROBE_SECONDS
-
-    @property
-    def address(self) -> str:
-        """The host and port that was tried last."""
-        host = netutils.escape_ipv6(self.connection.hostname)
-        return f"{host}:{self.connection.port}"
-
-    def ensure_connection(self) -> None:
-        """Do nothing yet: the original connects, for ever, as soon as it is made."""
-
-    def connect(self) -> None:
-        """Try each host once.
-
-        :raises Exception: one of BROKER_FAULTS, from the last host that was tried
-        """
-        self.connection.ensure_connection(
-            errback=self._before_next_host,
-            max_retries=self._hosts - 1,
-            reraise_as_library_errors=False,
-        )
 
     def close(self) -> None:
         """Disconnect; waits a moment at most for the broker to agree."""
         if self.connection.connected:
-            self.connection.connection.sock.settimeout(_PROBE_SECONDS)
+            self.connection.connection.sock.settimeout(connection.HOST_SECONDS)
         self.connection.release()
 
-    def _before_next_host(self, exc: Exception, _interval: float) -> None:
-        if self._stopping():
-            raise exc
+
+class _Replies(amqpdriver.ReplyWaiter):  # type: ignore[misc]  # untyped base
+    """The queue of a process's answers, and the thread that reads from it.
+
+    The original connects in its first caller's thread, for as long as that takes.
+    """
+
+    def __init__(self, queue: str, conn: consumer.Consumer, exmods: Any) -> None:
+        self.queue = queue
+        self.conn = conn
+        self.allowed_remote_exmods = exmods
+        self.msg_id_cache = rpc_amqp._MsgIdCache()
+        self.waiters = amqpdriver.ReplyWaiters()
+        # More callers than ten are no leak.
+        self.waiters._wrn_threshold = 10**6
+        self._ending = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="rpc-replies", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and the connection."""
+        self._ending.set()
+        self.conn.stop_consuming()
+        self._thread.join()
+        self.conn.close()
+
+    def result(
+        self, msg_id: str, deadline: float, monitor_timeout: float | None
+    ) -> Any:
+        """Return the answer to a call, or raise it if it is an exception.
+
+        :raises MessagingTimeout: none came
+        """
+        seconds = max(0.001, deadline - time.monotonic())
+        try:
+            result = self.wait(msg_id, seconds, monitor_timeout, self.queue)
+        except oslo_messaging.MessagingTimeout:
+            self.conn.doubt()
+            raise
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _run(self) -> None:
+        self.conn.declare_direct_consumer(self.queue, self)
+        while not self._ending.is_set():
+            with contextlib.suppress(common.Timeout):
+                self.conn.consume(timeout=_MAX_POLL)
+
+
+class _Incoming(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]  # untyped base
+    """A message whose answer holds up nobody.
+
+    The original tries for a minute to reach the queue of a caller that is gone, in one
+    of the server's threads, and then drops for a minute whatever is for that queue,
+    though it may be back.
+    """
+
+    def reply(self, reply: Any = None, failure: Any = None) -> None:
+        """Answer the caller if there is still one.
+
+        :raises MessageTooLarge: the answer is
+        :raises ValueError, TypeError: it can't be put into JSON
+        """
+        if not self.orig_msg_id:
+            return  # a cast
+        method = str(self.message.get("method"))
+        try:
+            self._answer(reply, failure, ending=True)
+        except oslo_messaging.MessageUndeliverable:
+            self.listener.gone(self.reply_q, method)
+        except oslo_messaging.MessageDeliveryFailure as exc:
+            # The outage is told of elsewhere; the caller has given up or will.
+            LOG.debug("The answer to %a was dropped: %s", method, exc)
+
+    def heartbeat(self) -> None:
+        """Tell the caller that the work goes on."""
+        try:
+            self._answer(None, None, ending=False)
+        except oslo_messaging.MessageUndeliverable:
+            raise oslo_messaging.MessageDeliveryFailure("nobody waits") from None
+
+    def _answer(self, reply: Any, failure: Any, *, ending: bool) -> None:
+        if failure:
+            failure = common.serialize_remote_exception(failure)
+        answer = {
+            "result": reply,
+            "failure": failure,
+            "ending": ending,
+            "_msg_id": self.msg_id,
+        }
+        method = str(self.message.get("method"))
+        self.listener.driver.answer(self.reply_q, answer, method)
 
 
 class _Listener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]  # untyped base
@@ -143,6 +310,8 @@ class _Listener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]  # untyped ba
     Unacknowledged, the broker gives them to another server.
     """
 
+    message_cls = _Incoming
+
     @property
     def _current_timeout(self) -> float:
         return float(self.__dict__.get("_current_timeout", _MAX_POLL))
@@ -152,5 +321,31 @@ class _Listener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]  # untyped ba
         self.__dict__["_current_timeout"] = min(seconds, _MAX_POLL)
 
     def __call__(self, message: Any) -> None:
-        if not self._shutoff.is_set():
-            super().__call__(message)
+        """Take a message.
+
+        :raises AttributeError, ValueError: it is none that could be answered
+        """
+        if self._shutoff.is_set():
+            return
+        for name in ("_msg_id", "_reply_q"):
+            value = message.get(name)
+            if value is not None and not 0 < len(value.encode()) <= _NAME_BYTES:
+                raise ValueError(f"{name} can't be the name of a queue")
+        if not isinstance(message.get("_timeout") or 0, int | float):
+            raise ValueError("_timeout is no number")
+        super().__call__(message)
+
+    def gone(self, queue: str, method: str) -> None:
+        """Note that a caller's queue is gone; any thread."""
+        told = self.__dict__.setdefault("_told_gone", {})
+        if queue in told:
+            return
+        if len(told) >= _GONE_MOST:
+            told.clear()
+        told[queue] = True
+        LOG.warning(
+            "The caller of %a is gone (its queue %a is not there): the answer is "
+            "dropped, as are others for that queue",
+            method,
+            queue,
+        )

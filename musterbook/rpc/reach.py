@@ -15,6 +15,7 @@ import oslo_messaging
 
 from musterbook import backoff
 from musterbook import errors
+from musterbook.rpc import connection
 from musterbook.rpc import rabbit
 
 LOG = logging.getLogger(__name__)
@@ -60,19 +61,17 @@ def wait_for_broker(conf: cfg.ConfigOpts, stopping: threading.Event) -> bool:
 def _attempt(conf: cfg.ConfigOpts, url: Any, stopping: threading.Event) -> str:
     """Try each host once; return why none lets us in, '' if one does."""
     try:
-        probe = rabbit.Probe(conf, url, stopping.is_set)
+        probe = rabbit.Probe(conf, url)
     except RuntimeError as exc:  # such as an unknown ssl_version
         raise errors.ConfigurationError(
             option="[oslo_messaging_rabbit]", reason=errors.one_line(str(exc))
         ) from None
     try:
-        probe.connect()
-    except rabbit.REFUSED as exc:
-        reason = _refusal(str(exc))
+        probe.connect(connection.HOST_SECONDS, lambda: not stopping.is_set())
+    except connection.FAULTS as exc:
+        reason = connection.refusal(exc)
         if not reason:
-            return f"{probe.address} has too many connections"
-    except rabbit.BROKER_FAULTS as exc:
-        return f"{probe.address}: {_why(exc)}"
+            return f"{probe.address}: {connection.why(exc)}"
     else:
         return ""
     finally:
@@ -80,25 +79,6 @@ def _attempt(conf: cfg.ConfigOpts, url: Any, stopping: threading.Event) -> str:
     raise errors.ConfigurationError(
         option="transport_url", reason=f"the broker at {probe.address} {reason}"
     )
-
-
-def _refusal(text: str) -> str:
-    """Return what a broker refused; '' for what passes by itself.
-
-    :param text: RabbitMQ's own words
-    """
-    if "limit" in text:
-        return ""
-    if "vhost" in text:
-        return "refuses the virtual host: it doesn't exist, or isn't this user's"
-    return "refuses the user or the password"
-
-
-def _why(exc: Exception) -> str:
-    # Of a library's own error only the class: its text may quote what was sent.
-    if isinstance(exc, OSError) and exc.strerror:
-        return errors.one_line(exc.strerror)
-    return type(exc).__name__
 
 
 def _check_ssl_files(conf: cfg.ConfigOpts) -> None:

@@ -43,5 +43,13 @@ class ContextSerializer(oslo_messaging.Serializer):  # type: ignore[misc]  # unt
         return ctxt.to_dict()
 
     def deserialize_context(self, ctxt: Mapping[str, Any]) -> context.RequestContext:
-        """Return an equal context to the one that was sent."""
-        return context.RequestContext.from_dict(ctxt)
+        """Return an equal context to the one that was sent.
+
+        :raises InvalidInput: nobody can have sent that
+        """
+        try:
+            return context.RequestContext.from_dict(ctxt)
+        except (TypeError, ValueError, AttributeError) as exc:
+            raise errors.InvalidInput(
+                field="context", reason=f"can't be read ({type(exc).__name__})"
+            ) from None

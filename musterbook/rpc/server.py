@@ -6,6 +6,8 @@ from concurrent import futures
 import functools
 import inspect
 import logging
+import threading
+import time
 from typing import Any
 from typing import TypeVar
 
@@ -15,6 +17,7 @@ from oslo_messaging.rpc import server as rpc_server
 
 from musterbook import context
 from musterbook import errors
+from musterbook.rpc import backlog
 from musterbook.rpc import failure
 from musterbook.rpc import transport as rpc_transport
 
@@ -109,6 +112,14 @@ class Server:
         if self._started:
             self._server.wait()
 
+    def abandon(self) -> None:
+        """Answer the calls in hand with Stopping, in place of what they still do.
+
+        For a process that can't wait any longer and is about to end; any thread.
+        """
+        for message in self._server.in_hand():
+            message.give_up(self._name)
+
 
 class _OnlyExposed(rpc_dispatcher.RPCAccessPolicyBase):  # type: ignore[misc]  # untyped base
     def is_allowed(self, endpoint: object, method: str) -> bool:
@@ -123,14 +134,37 @@ class _AnsweringServer(rpc_server.RPCServer):  # type: ignore[misc]  # untyped b
     ) -> None:
         # ``executor`` is deprecated: native threads are all there is.
         super().__init__(transport, target, _Guard(dispatcher))
+        self._backlog = backlog.Backlog(f"{target.topic}.{target.server}")
         # futurist's pool wakes each idle thread once a second and takes up to a second
         # to stop; the standard one does neither.
         self._executor_cls = functools.partial(
             futures.ThreadPoolExecutor, thread_name_prefix=f"rpc-{target.topic}"
         )
+        self._in_hand: set[_Answering] = set()
+        self._in_hand_lock = threading.Lock()
 
-    def _process_incoming(self, incoming: list[Any]) -> None:
-        super()._process_incoming([_Answering(message) for message in incoming])
+    def in_hand(self) -> "list[_Answering]":
+        with self._in_hand_lock:
+            return list(self._in_hand)
+
+    def _on_incoming(self, incoming: list[Any]) -> None:
+        arrived = time.monotonic()
+        answering = [_Answering(message) for message in incoming]
+        with self._in_hand_lock:
+            self._in_hand.update(answering)
+        self._work_executor.submit(self._process_arrived, answering, arrived)
+
+    def _process_arrived(self, answering: "list[_Answering]", arrived: float) -> None:
+        """Process what somebody still waits for; a cast, whenever it may be."""
+        waited = time.monotonic() - arrived
+        try:
+            for message in answering:
+                patience = message.ctxt.get(rpc_transport.REPLY_TIMEOUT)
+                if message.msg_id is None or self._backlog.take(waited, patience):
+                    self._process_incoming([message])
+        finally:
+            with self._in_hand_lock:
+                self._in_hand.difference_update(answering)
 
 
 class _Noting(oslo_messaging.Serializer):  # type: ignore[misc]  # untyped base
@@ -207,21 +241,36 @@ _signature = functools.cache(inspect.signature)
 
 
 class _Answering:
-    """An incoming message whose caller gets an answer even if the answer can't be."""
+    """An incoming message whose caller gets one answer, even if the answer can't be."""
 
     def __init__(self, incoming: Any) -> None:
         self._incoming = incoming
+        self._unanswered = threading.Lock()  # taken for good by whoever answers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._incoming, name)
 
+    def give_up(self, server: str) -> None:
+        if not self._unanswered.acquire(blocking=False):
+            return
+        method = self._incoming.message.get("method")
+        LOG.warning("RPC %a is not finished: this process ends", method)
+        error = errors.Stopping(server=server, method=method)
+        self._incoming.reply(failure=_exc_info(error))
+
     def reply(self, reply: Any = None, failure: Any = None) -> None:
+        if not self._unanswered.acquire(blocking=False):
+            return
         try:
             self._incoming.reply(reply=reply, failure=failure)
         except Exception as exc:
             if failure is not None:
                 raise
-            error = _unsendable(exc, self._incoming.message.get("method"))
+            error = (
+                exc
+                if isinstance(exc, errors.MusterbookError)
+                else _unsendable(exc, self._incoming.message.get("method"))
+            )
             self._incoming.reply(failure=_exc_info(error))
 
 

@@ -15,6 +15,7 @@ from oslo_utils import netutils
 
 from musterbook import errors
 from musterbook import inproc
+from musterbook.conf import rpc as conf_rpc
 from musterbook.rpc import failure
 from musterbook.rpc import rabbit
 
@@ -24,7 +25,18 @@ OPTS: list[tuple[str | None, Sequence[cfg.Opt]]] = [
     *oslo_opts.list_opts(),
     ("oslo_messaging_tracing", tracing_client.oslo_messaging_tracing),
     ("oslo_messaging_metrics", metrics_client.oslo_messaging_metrics),
+    *conf_rpc.GROUPS,
 ]
+# A fleet loses its broker at one moment: it is back within splay + most seconds of the
+# broker's return, less than a third of it in the same second.
+_RABBIT_DEFAULTS = {"rabbit_interval_max": 3, "kombu_reconnect_splay": 6.0}
+# What our driver has other means for.
+_UNUSED = {
+    "rpc_ping_enabled",
+    "conn_pool_min_size",
+    "kombu_missing_consumer_retry_timeout",
+    "kombu_reconnect_delay",
+}
 
 # By the URL's scheme: the transports that RPC is known to work over.
 _DRIVERS = {"rabbit": rabbit.RabbitDriver, "inproc": inproc.InProcessDriver}
@@ -35,8 +47,21 @@ _SAMPLES = {
     "hostname": "<this machine's host name>",
     "processname": "<the command's name>",
 }
+_HELP = {
+    "kombu_reconnect_splay": "A connection that was lost is made again after up to so "
+    "many seconds, at random, and each further attempt is put off by up to as many "
+    "more. A larger value spares a broker that a large fleet comes back to, and delays "
+    "the return of each by as much.",
+    "rabbit_interval_max": "Seconds to which the pause between two attempts to connect "
+    "grows, besides kombu_reconnect_splay. A larger value delays the return after a "
+    "long outage by as much.",
+}
 _ENCODE = "percent-encode special characters in user and password"
 _HOSTNAME = re.compile(r"[A-Za-z0-9._-]{1,255}", re.ASCII)
+
+#: In a call's context: seconds that its caller waits. A server drops what has waited
+#: longer than that for one of its threads; one that doesn't know it doesn't look.
+REPLY_TIMEOUT = "reply_timeout"
 
 # Sending failed, or the broker says that nobody is there.
 UNDELIVERED = (
@@ -66,6 +91,8 @@ class Transport(oslo_transport.RPCTransport):  # type: ignore[misc]  # untyped b
         try:
             if self._closed:
                 raise oslo_messaging.MessageDeliveryFailure("the transport is closed")
+            if kwargs.get("wait_for_reply") and kwargs.get("timeout"):
+                ctxt = ctxt | {REPLY_TIMEOUT: kwargs["timeout"]}
             return super()._send(target, ctxt, message, **kwargs)
         except errors.MusterbookError:
             raise
@@ -87,14 +114,16 @@ def register_options(conf: cfg.ConfigOpts) -> None:
     """Register what oslo.messaging reads; doing it twice is harmless."""
     for group, options in OPTS:
         conf.register_opts(options, group=group)
+    for name, value in _RABBIT_DEFAULTS.items():
+        conf.set_default(name, value, group="oslo_messaging_rabbit")
 
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     """Return those of oslo.messaging's options that an operator may set.
 
     For the samples: no driver but RabbitMQ's, no notifications, nothing that the
-    library is about to drop or, like rpc_ping_enabled, reads from the global
-    configuration only.
+    library is about to drop, that our driver doesn't use or that, like
+    rpc_ping_enabled, is read from the global configuration only.
     """
     listed = []
     for group, opts in oslo_opts.list_opts():  # copies
@@ -102,10 +131,13 @@ def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
             continue
         for opt in opts:
             opt.sample_default = _SAMPLES.get(opt.dest, opt.sample_default)
+            opt.help = _HELP.get(opt.dest, opt.help)
+        if group is not None:
+            cfg.set_defaults(opts, **_RABBIT_DEFAULTS)
         useful = [
             opt
             for opt in opts
-            if not opt.deprecated_for_removal and opt.dest != "rpc_ping_enabled"
+            if not opt.deprecated_for_removal and opt.dest not in _UNUSED
         ]
         listed.append((group, useful))
     return listed
@@ -139,6 +171,14 @@ def make_transport(conf: cfg.ConfigOpts, *, to_others: bool = False) -> Transpor
     if transport is None:
         raise errors.ConfigurationError(option="transport_url", reason=reason)
     return transport
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Refuse a transport_url that can't be used to reach others; connects to nothing.
+
+    :raises ConfigurationError: as make_transport
+    """
+    make_transport(conf, to_others=True).cleanup()
 
 
 def _make(conf: cfg.ConfigOpts) -> Transport:

@@ -76,6 +76,23 @@ class Beat:
             self._kicked = True
             self._wake.notify_all()
 
+    def set_interval(self, interval: float) -> None:
+        """Change the seconds between two beats; the next one comes now."""
+        self._pulse.set_interval(interval)
+        with self._wake:
+            self._kicked = True
+            self._wake.notify_all()
+
+    def rename(self) -> None:
+        """Join under the name that make_driver uses from now on, leave as the former.
+
+        Returns at once; the thread does it now.
+        """
+        self._pulse.rename()
+        with self._wake:
+            self._kicked = True
+            self._wake.notify_all()
+
     def status(self) -> pulse.Status:
         """Return whether all is well, and since when."""
         return self._pulse.status()

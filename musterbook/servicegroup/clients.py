@@ -72,6 +72,32 @@ def let_go(coordinator: coordination.CoordinationDriver) -> None:
             client.close()  # redis, pymemcache
 
 
+#: The clients' errors for a user or password that the server doesn't take, by class:
+#: redis-py's and kazoo's. etcd3gw has none of its own; memcached has no users.
+_REFUSALS = frozenset(
+    {
+        "AuthenticationError",
+        "AuthenticationWrongNumberOfArgsError",
+        "NoPermissionError",
+        "AuthFailedError",
+        "NoAuthError",
+    }
+)
+
+
+def is_refusal(exc: BaseException) -> bool:
+    """Tell whether an error of tooz, or of a client, means that nobody lets us in."""
+    seen: set[int] = set()
+    found: BaseException | None = exc
+    while found is not None and id(found) not in seen:
+        if type(found).__name__ in _REFUSALS:
+            return True
+        seen.add(id(found))
+        # tooz keeps the client's error as ``cause`` (9.1).
+        found = getattr(found, "cause", None) or found.__cause__ or found.__context__
+    return False
+
+
 def _load(name: str) -> tuple[Any, dict[str, Any]]:
     """Return the driver's class and options that can't stand in a URL."""
     if name == "redis":

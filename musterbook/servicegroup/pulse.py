@@ -33,11 +33,13 @@ class Status:
     :ivar joined: a member of the group, as far as is known
     :ivar age: seconds since the last turn in which all was well; None before one
     :ivar error: what went wrong in the last turn, None if nothing did
+    :ivar refused: that it was the backend, which refuses the user or the password
     """
 
     joined: bool
     age: float | None
     error: str | None
+    refused: errors.GroupRefused | None = None
 
 
 class Pulse:
@@ -72,12 +74,19 @@ class Pulse:
         self._clock = clock
         self._wait = wait
         self._driver: group_driver.GroupDriver | None = None
+        self._former: group_driver.GroupDriver | None = None
+        self._renamed = threading.Event()
         self._was_member = False
         self._asked = threading.Event()
         self._failures = 0
         self._fault_since = 0.0
         self._last_good: float | None = None
         self._error: str | None = None
+        self._refused: errors.GroupRefused | None = None
+
+    def set_interval(self, interval: float) -> None:
+        """Change the seconds between two turns; from any thread."""
+        self._interval = interval
 
     def turn(self) -> float:
         """Do one beat and all that it takes; never fails.
@@ -97,6 +106,13 @@ class Pulse:
         """Make the next turn join again whatever is seen; from any thread."""
         self._asked.set()
 
+    def rename(self) -> None:
+        """Make the next turn join under the name that make_driver uses from now on.
+
+        The membership under the former name is given up after that. From any thread.
+        """
+        self._renamed.set()
+
     def status(self) -> Status:
         """Return what the last turn left; from any thread."""
         last = self._last_good
@@ -104,14 +120,18 @@ class Pulse:
             joined=self.joined.is_set(),
             age=None if last is None else self._clock() - last,
             error=self._error,
+            refused=self._refused,
         )
 
     def leave(self) -> None:
         """Leave the group and disconnect; never fails, takes two calls' time."""
         driver, self._driver = self._driver, None
         self.joined.clear()
-        if driver is None:
-            return
+        self._give_up_former()
+        if driver is not None:
+            self._give_up(driver)
+
+    def _give_up(self, driver: group_driver.GroupDriver) -> None:
         try:
             driver.leave(self._group)
         except Exception as exc:  # noqa: BLE001 - nothing may keep a stop from ending
@@ -123,8 +143,22 @@ class Pulse:
         with contextlib.suppress(Exception):
             driver.stop()
 
+    def _give_up_former(self) -> None:
+        former, self._former = self._former, None
+        if former is not None:
+            self._give_up(former)
+
+    def _part_from_name(self) -> None:
+        """Keep the connection of the former name until the new one has joined."""
+        self._give_up_former()
+        self._former, self._driver = self._driver, None
+        self.joined.clear()
+
     def _beat(self) -> str | None:
         """Return why the group was joined, None if there was no need."""
+        if self._renamed.is_set():
+            self._renamed.clear()
+            self._part_from_name()
         driver = self._connected()
         reason = self._reason_to_join(driver)
         if reason is None:
@@ -141,6 +175,9 @@ class Pulse:
         if self._was_member and self._wait(self._rng.uniform(0, self._jitter())):
             return None  # stopping
         driver.join(self._group)
+        if self._former is not None:
+            reason = "it was granted another name"
+            self._give_up_former()
         return reason
 
     def _connected(self) -> group_driver.GroupDriver:
@@ -178,6 +215,7 @@ class Pulse:
     def _failed(self, exc: Exception, began: float) -> None:
         self._failures += 1
         expected = isinstance(exc, errors.MusterbookError)
+        self._refused = exc if isinstance(exc, errors.GroupRefused) else None
         self._error = str(exc) if expected else f"{type(exc).__name__}: {exc}"
         if self._failures == 1:
             self._fault_since = began
@@ -202,7 +240,7 @@ class Pulse:
         elif failures:
             LOG.warning("Group %s: beats work again%s", self._group, took)
         self._was_member = True
-        self._error = None
+        self._error = self._refused = None
         # When the turn began: the backend may have taken the beat at once and
         # been slow to say so.
         self._last_good = began

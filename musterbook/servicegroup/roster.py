@@ -50,6 +50,10 @@ class Watch:
         self._last_good: float | None = None
         self._poll_failed = False
 
+    def set_policy(self, policy: verdict.Policy) -> None:
+        """Judge by other times from the next step on; what was seen is kept."""
+        self._policy = policy
+
     def step(
         self,
         poll: frozenset[str] | errors.GroupError,

@@ -169,6 +169,11 @@ class ToozDriver(driver.GroupDriver):
         except coordination.GroupNotCreated:
             raise errors.GroupVanished(backend=self._url.label, group=group) from None
         except Exception as exc:  # noqa: BLE001 - clients raise whatever they like
+            if clients.is_refusal(exc):
+                raise errors.GroupRefused(
+                    backend=self._url.label,
+                    reason="it refused the user or the password",
+                ) from None
             raise self._unavailable(_reason(exc)) from None
 
     def _get_lane(self) -> lane.Lane[_Session]:

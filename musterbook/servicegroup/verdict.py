@@ -9,7 +9,9 @@ clock. The state machine, and what ends each state:
   service_down_time, on RPC meaning that it was asked and didn't answer
 * ``down``: forced, said goodbye, or silent; a silent one ends in ``up`` when it
   is seen, in ``suspect`` when it answers
-* ``unknown``: no incarnation was ever granted (and, by those who read verdicts,
+* ``unknown``: no incarnation was ever granted; or it was granted anew to a process
+  that serves all the while, because the database had forgotten it, and it had no time
+  yet to join under its new name (and, by those who read verdicts,
   everything that is frozen)
 """
 
@@ -40,6 +42,7 @@ class Cause(enum.StrEnum):
     SILENT = "silent"
     FORCED_DOWN = "forced-down"
     NEVER_GRANTED = "never-granted"
+    GRANT_FORGOTTEN = "grant-forgotten"
     GROUP_UNREACHABLE = "group-unreachable"
     GROUP_VANISHED = "group-vanished"
     MASS_LOSS = "mass-loss"
@@ -291,11 +294,27 @@ def _missing(
             f"{granted.member} was silent in the group and on RPC for "
             f"{policy.service_down_time:g} s",
         )
+    described = _describe(granted, sight, missing_since, heard, now)
+    if _granted_anew(granted, sight) and now - missing_since < policy.recovery_grace:
+        return Verdict(
+            State.UNKNOWN, Cause.GRANT_FORGOTTEN, sight.incarnation, described
+        )
     return Verdict(
         State.SUSPECT,
         sight.cause,
         sight.incarnation,
-        _describe(granted, sight, missing_since, heard, now),
+        described,
+    )
+
+
+def _granted_anew(granted: Granted, sight: Sight) -> bool:
+    """Return whether a living process was granted this, and hasn't been seen since."""
+    previous = granted.previous
+    return (
+        not sight.seen
+        and granted.stored(State.UNKNOWN)
+        and previous is not None
+        and previous.cause is Cause.GRANT_FORGOTTEN
     )
 
 

@@ -7,6 +7,7 @@ from tests.bench import options
 from tests.bench import report
 from tests.bench import rpc_get
 from tests.bench import rpc_save
+from tests.bench import rpc_stop
 
 
 class Bench(Protocol):
@@ -18,4 +19,9 @@ class Bench(Protocol):
         """Measure, on servers of its own, and end all it has started."""
 
 
-BENCHES: dict[str, Bench] = {"join": join, "rpc_get": rpc_get, "rpc_save": rpc_save}
+BENCHES: dict[str, Bench] = {
+    "join": join,
+    "rpc_get": rpc_get,
+    "rpc_save": rpc_save,
+    "rpc_stop": rpc_stop,
+}

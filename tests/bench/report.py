@@ -5,11 +5,14 @@ from collections.abc import Sequence
 import dataclasses
 import json
 import pathlib
+import sys
 from typing import Any
 from typing import Literal
 
 from rich import console as rich_console
 from rich import table as rich_table
+
+_WIDTH = 110
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +91,9 @@ class Report:
 
     def show(self) -> None:
         """Print the tables, the notes and the bounds."""
-        console = rich_console.Console(highlight=False, markup=False)
+        # Into a file or a pipe: wide enough for all columns.
+        width = None if sys.stdout.isatty() else _WIDTH
+        console = rich_console.Console(highlight=False, markup=False, width=width)
         for table in self.tables:
             console.print(_rich(table))
         for note in self.notes:

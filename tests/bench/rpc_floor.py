@@ -10,6 +10,7 @@ from collections.abc import Callable
 import functools
 import random
 import sys
+import time
 from typing import Any
 
 import oslo_messaging
@@ -23,6 +24,7 @@ from tests.bench import wire
 
 _TOPIC = "floor"
 _TIMEOUT = 60
+_ALONE_WARM_UP = 50
 _POOL = 64  # as many as the stock server has threads
 
 
@@ -62,8 +64,21 @@ class Endpoint:
         return self._answer
 
 
+def _run(endpoint: Endpoint, operation: str, number: int, rng: random.Random) -> None:
+    """Run the statement without being called.
+
+    :param number: the id of the node to save, or the number of the one to get
+    """
+    if operation == "save":
+        endpoint.save(None, number, rpc_nodes.usage(rng), "")
+    else:
+        endpoint.get(None, *rpc_nodes.identity(number), "")
+
+
 class Server:
     """What the bench asks the floor's server for."""
+
+    _endpoint: Endpoint
 
     def __init__(self) -> None:
         self._server: Any = None
@@ -72,12 +87,26 @@ class Server:
         """Serve; ``answer`` is the size of an answer in bytes of JSON."""
         transport = oslo_messaging.get_rpc_transport(rpc_lab.make_conf(rabbit))
         engine = sa.create_engine(database, pool_size=_POOL)
+        self._endpoint = Endpoint(engine, "x" * (answer - 2))  # and two quotes
         self._server = oslo_messaging.get_rpc_server(
             transport,
             oslo_messaging.Target(topic=_TOPIC, server="floor"),
-            [Endpoint(engine, "x" * (answer - 2))],  # and two quotes
+            [self._endpoint],
         )
         self._server.start()
+
+    def alone(self, operation: str, numbers: list[int]) -> float:
+        """Return the CPU ms of the statement in one thread that does nothing else.
+
+        Before any call is served: whatever else this process does counts, too.
+        """
+        rng = random.Random()
+        for number in numbers[:_ALONE_WARM_UP]:
+            _run(self._endpoint, operation, number, rng)
+        began = time.thread_time()
+        for number in numbers:
+            _run(self._endpoint, operation, number, rng)
+        return (time.thread_time() - began) * 1000 / len(numbers)
 
     def close(self) -> None:
         """Stop: its threads would keep the process from ending."""
@@ -139,7 +168,7 @@ def main(role: str, operation: str) -> None:
         return
     server = Server()
     try:
-        child.serve({"setup": server.setup})
+        child.serve({"setup": server.setup, "alone": server.alone})
     finally:
         server.close()
 

@@ -80,11 +80,13 @@ class Outcome:
     :ivar windows: of each side, all of them in order
     :ivar memory: MiB of the conductor's largest process, and after how many calls
     :ivar bytes: sizes of the messages of each side
+    :ivar alone_ms: CPU of the floor's statement in one thread, without RPC
     """
 
     windows: dict[str, list[dict[str, float]]]
     memory: dict[str, float]
     bytes: dict[str, dict[str, int]]
+    alone_ms: float
     machine: dict[str, Any]
 
     def medians(self, side: str) -> Medians:
@@ -116,7 +118,7 @@ def measure(operation: str, chosen: options.Options) -> Outcome:
                 {"server": conductor.pid, "caller": callers.pid, **servers},
             ),
         )
-        floor, sizes = _floor(here, operation, known, servers)
+        floor, sizes, alone_ms = _floor(here, operation, known, servers)
         windows = _alternate({"floor": floor, "ours": ours}, chosen)
         left = chosen.calls_for_memory - ours.calls - chosen.nodes
         if left > 0:
@@ -127,14 +129,18 @@ def measure(operation: str, chosen: options.Options) -> Outcome:
             windows,
             memory,
             {"ours": {n: known[n] for n in ("request", "answer")}, "floor": sizes},
+            alone_ms,
             machine.describe(here.versions()),
         )
 
 
 def _floor(
     here: world.World, operation: str, known: dict[str, Any], servers: dict[str, int]
-) -> tuple[Side, dict[str, int]]:
-    """Start the floor's server and callers; return the side and its sizes."""
+) -> tuple[Side, dict[str, int], float]:
+    """Start the floor's server and callers.
+
+    :return: the side, the sizes of its messages, CPU ms of its statement alone
+    """
     module = "tests.bench.rpc_floor"
     server = here.start("floor-server", module, "server", operation)
     server.ask(
@@ -143,12 +149,15 @@ def _floor(
         database=here.database_url,
         answer=known["answer"],
     )
+    ids = known["ids"]
+    numbers = ids if operation == "save" else list(range(len(ids)))
+    alone_ms: float = server.ask("alone", operation=operation, numbers=numbers)
     callers = here.start("floor-callers", module, "callers", operation)
     sizes: dict[str, int] = callers.ask(
         "setup", rabbit=here.rabbit_url, request=known["request"], ids=known["ids"]
     )
     pids = {"server": server.pid, "caller": callers.pid, **servers}
-    return Side(callers, procs.Meter(pids)), sizes
+    return Side(callers, procs.Meter(pids)), sizes, alone_ms
 
 
 def _alternate(
@@ -204,6 +213,7 @@ def make_report(
         },
         "memory": outcome.memory,
         "message_bytes": outcome.bytes,
+        "floor_statement_alone_cpu_ms": outcome.alone_ms,
     }
     return report.Report(
         bench=name,

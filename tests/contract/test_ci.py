@@ -77,3 +77,15 @@ def test_tox_has_the_environments_that_contributing_names() -> None:
         s.removeprefix("testenv:") for s in tox.sections() if s.startswith("testenv:")
     }
     assert named == sections | {"py311"}
+
+
+def test_no_half_of_a_merge_is_left() -> None:
+    marks = ["-e", "^<<<<<<< ", "-e", "^>>>>>>> "]
+    found = subprocess.run(
+        ["git", "grep", "-nI", *marks],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, found.stdout) == (1, ""), found.stdout + found.stderr

@@ -149,11 +149,24 @@ HELLO = {
         "secret": "the-secret",
     },
 }
+HELLO_AGAIN: dict[str, Any] = {
+    "method": "hello",
+    "version": "1.0",
+    "args": {
+        "host": "web1",
+        "process_uuid": PROCESS_UUID,
+        "boot_id": None,
+        "release": "0.1.0",
+        "secret": "the-secret",
+        "had": 3,
+    },
+}
 GOODBYE = {"method": "goodbye", "version": "1.0", "args": {}}
 VERIFY = {"method": "verify", "version": "1.0", "args": {}}
 STALLED = {"method": "stalled", "version": "1.0", "args": {"reason": "disk is slow"}}
 GET_FLEET = {"method": "get_fleet", "version": "1.0", "args": {"columns": ["host"]}}
 PING_AGENT = {"method": "ping", "version": "1.0", "args": {}}
+LOOK = {"method": "look", "version": "1.0", "args": {}}
 REJOIN = {"method": "rejoin", "version": "1.0", "args": {"incarnation": 4}}
 
 NODE_ROW = {
@@ -292,7 +305,7 @@ def sent_to_conductor(wire: Wire, call: Any, answer: Any = None) -> Any:
     finally:
         listener.stop()
     ((ctxt, message),) = wire.got
-    assert ctxt == CONTEXT
+    assert ctxt == {**CONTEXT, "reply_timeout": 10}
     return message
 
 
@@ -345,13 +358,22 @@ def test_what_the_conductor_is_asked(wire: Wire, transport: rpc.Transport) -> No
         release="0.1.0",
         secret="the-secret",
     )
+    api.hello(
+        a_context(),
+        host="web1",
+        process_uuid=PROCESS_UUID,
+        boot_id=None,
+        release="0.1.0",
+        secret="the-secret",
+        had=3,
+    )
     api.goodbye(a_context())
     api.stalled(a_context(), "disk is slow")
     api.verify(a_context())
     api.get_fleet(a_context(), ["host"])
     listener.stop()
     messages = [message for _, message in wire.got]
-    assert messages == [PING, HELLO, GOODBYE, STALLED, VERIFY, GET_FLEET]
+    assert messages == [PING, HELLO, HELLO_AGAIN, GOODBYE, STALLED, VERIFY, GET_FLEET]
 
 
 def test_what_an_agent_is_asked(wire: Wire, transport: rpc.Transport) -> None:
@@ -360,10 +382,11 @@ def test_what_an_agent_is_asked(wire: Wire, transport: rpc.Transport) -> None:
     listener = wire.listen("compute", "web1", answer)
     assert api.ping(a_context(), "web1") == answer
     api.rejoin(a_context(), "web1", 4)
-    assert wire.arrived.acquire(timeout=10)
-    assert wire.arrived.acquire(timeout=10)
+    api.look(a_context(), "web1")
+    for _ in range(3):
+        assert wire.arrived.acquire(timeout=10)
     listener.stop()
-    assert [message for _, message in wire.got] == [PING_AGENT, REJOIN]
+    assert [message for _, message in wire.got] == [PING_AGENT, REJOIN, LOOK]
 
 
 # -- what the conductor understands ------------------------------------------------

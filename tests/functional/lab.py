@@ -12,6 +12,8 @@ import sys
 import time
 from typing import Any
 
+from kombu import connection as kombu_connection
+import psutil
 import sqlalchemy as sa
 
 from conductor import rpcapi as conductor_rpcapi
@@ -29,6 +31,15 @@ MEMBER_TIMEOUT = 2
 SERVICE_DOWN_TIME = 6.0
 POLL_INTERVAL = 0.25
 UPDATE_RESOURCES_INTERVAL = 1.0
+
+#: The same as in cases.md.
+CASES = {
+    "REPORT_INTERVAL": 3,
+    "MEMBER_TIMEOUT": 10,
+    "SERVICE_DOWN_TIME": 13,
+    "POLL_INTERVAL": 1,
+    "UPDATE_RESOURCES_INTERVAL": 10,
+}
 
 
 class Process:
@@ -77,17 +88,44 @@ class Process:
         self.send(signal.SIGTERM)
         return self.wait()
 
+    def children(self) -> list[psutil.Process]:
+        """Return its processes besides the first: a conductor's workers."""
+        try:
+            return psutil.Process(self.popen.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+
+    def freeze(self) -> None:
+        """Stop it and its workers from running."""
+        self.send(signal.SIGSTOP)
+        for worker in self.children():
+            worker.suspend()
+
+    def thaw(self) -> None:
+        """Let it run on after freeze."""
+        for worker in self.children():
+            worker.resume()
+        self.send(signal.SIGCONT)
+
     def kill(self) -> None:
-        """End it at once, if it still runs."""
+        """End it and its workers at once, if they still run."""
+        workers = self.children()
         self.popen.kill()
         self.popen.wait(30)
+        for worker in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
+        psutil.wait_procs(workers, 30)
 
 
 class Lab:
     """A fleet's servers and processes.
 
     :param folder: for configuration and output
+    :ivar lease_interval: of the conductors that are started from here on
     """
+
+    lease_interval = 0.5
 
     def __init__(
         self, folder: pathlib.Path, rabbit: str, group: str, database: str
@@ -98,6 +136,8 @@ class Lab:
         self.group = f"{group}{joiner}timeout={MEMBER_TIMEOUT}"
         self.database = database
         self.processes: list[Process] = []
+        #: Of the conductors that are started from now on.
+        self.workers = 1
         self.transport = rpc.make_transport(rpc_lab.make_conf(rabbit))
         self.conductor = conductor_rpcapi.ConductorAPI(self.transport, 5.0)
 
@@ -123,7 +163,8 @@ class Lab:
         lines = ["[DEFAULT]", *(f"{k} = {v}" for k, v in values.items())]
         lines += ["[database]", f"connection = {self.database}"]
         lines += ["[conductor]", f"poll_interval = {POLL_INTERVAL}"]
-        lines += ["ping_timeout = 1", "lease_interval = 0.5"]
+        lines += [f"workers = {self.workers}", "ping_timeout = 1"]
+        lines += [f"lease_interval = {self.lease_interval}"]
         lines += ["[inventory]", "source = fake", "timeout = 5"]
         lines += ["[inventory_fake]", f"file = {self.folder / name}.json"]
         path = self.folder / f"{name}.conf"
@@ -196,6 +237,18 @@ class Lab:
         for process in self.processes:
             process.kill()
         self.transport.cleanup()
+
+
+def consumers(url: str, queue: str) -> int | None:
+    """Return how many take messages from a queue right now, None if it isn't there."""
+    with kombu_connection.Connection(  # type: ignore[no-untyped-call]  # kombu's
+        url.replace("rabbit://", "amqp://"), connect_timeout=10
+    ) as connection:
+        try:
+            declared = connection.channel().queue_declare(queue, passive=True)
+        except connection.channel_errors:
+            return None
+        return int(declared.consumer_count)
 
 
 #: What the labs' nodes have, if nothing else is said.

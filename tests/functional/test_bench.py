@@ -1,8 +1,10 @@
 """Every bench, small: that it runs, what its JSON looks like, that it cleans up."""
 
+import contextlib
 import json
 import pathlib
 import signal
+import statistics
 import subprocess
 import sys
 from typing import Any
@@ -14,9 +16,10 @@ from tests import conftest
 from tests import servers
 from tests import util
 from tests.bench import catalogue
+from tests.bench import rpc_stop
 
 ROOT = pathlib.Path(__file__).parents[2]
-SMALL = ("--seconds=0.5", "--windows=2", "--callers=1,2", "--nodes=20",
+SMALL = ("--seconds=0.5", "--windows=2", "--callers=1,8", "--nodes=20",
          "--calls-for-memory=200")  # fmt: skip
 POSITIVE = ("rate", "p50_ms", "p99_ms", "server_cpu_ms", "caller_cpu_ms")
 
@@ -64,16 +67,38 @@ def test_small_join(tmp_path: pathlib.Path) -> None:
     assert found["bounds"][0]["value"] == found["ratios"]["with_service"] == ratio
 
 
-@pytest.mark.parametrize("name", sorted(catalogue.BENCHES.keys() - {"join"}))
+@pytest.mark.parametrize(
+    "name", sorted(catalogue.BENCHES.keys() - {"join", "rpc_stop"})
+)
 def test_small(name: str, tmp_path: pathlib.Path) -> None:
     found = figures(name, tmp_path)
+    if name == "rpc_save":
+        check_ratio(found)
     for side in ("floor", "ours"):
         check_side(found, side)
-    assert all(value > 0 for value in found["ratios"]["2"].values() if value)
+    assert all(value > 0 for value in found["ratios"]["8"].values() if value)
     sizes = found["figures"]["message_bytes"]
     assert abs(sizes["floor"]["request"] - sizes["ours"]["request"]) < 20
     assert sizes["floor"]["answer"] == sizes["ours"]["answer"]
     assert found["figures"]["memory"]["calls"] >= 200
+
+
+# A minute and a half, most of it waiting for the stock library.
+@pytest.mark.slow
+def test_small_rpc_stop(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "figures.json"
+    running = bench("rpc_stop", "--json", str(path), "--seconds=0.5")
+    printed, _ = running.communicate(timeout=170)
+    found = json.loads(path.read_text())
+    assert running.returncode == (not all(b["holds"] for b in found["bounds"])), printed
+    assert found["machine"]["servers"]["rabbitmq"]
+    for side in ("floor", "ours"):
+        figures = found["figures"][side]
+        assert figures.keys() == rpc_stop.FIGURES.keys()
+        assert figures["calls"] > 50
+    ours = found["figures"]["ours"]
+    assert ours["lost_calls"] == 0
+    assert ours["log_lines"] < found["figures"]["floor"]["log_lines"]
 
 
 def check_bounds(bounds: list[dict[str, Any]]) -> None:
@@ -86,6 +111,21 @@ def check_bounds(bounds: list[dict[str, Any]]) -> None:
         )
         assert bound["holds"] == kept
         assert bound["value"] > 0
+
+
+def check_ratio(found: dict[str, Any]) -> None:
+    """Work out anew what the bound is on: server's CPU over floor's, 8 callers."""
+
+    def of(side: str) -> float:
+        windows = found["figures"]["windows"][side]
+        cells = [float(w["server_cpu_ms"]) for w in windows if w["callers"] == 8]
+        return statistics.median(cells)
+
+    ratio, memory = found["bounds"]
+    assert ratio["value"] == pytest.approx(of("ours") / of("floor"))
+    assert (ratio["limit"], memory["limit"]) == (1.3, 100)
+    assert memory["value"] == found["figures"]["memory"]["after_mib"]
+    assert found["figures"]["floor_statement_alone_cpu_ms"] > 0
 
 
 def check_side(found: dict[str, Any], side: str) -> None:
@@ -102,11 +142,18 @@ def test_ends_all_it_has_started(number: signal.Signals) -> None:
 
     def family() -> list[psutil.Process]:
         found = started.children(recursive=True)
-        names = [process.name() for process in found]
-        return found if "mariadbd" in names else []
+        with contextlib.suppress(psutil.NoSuchProcess):  # a script's short helper
+            return found if "mariadbd" in [each.name() for each in found] else []
+        return []
+
+    def places(process: psutil.Process) -> set[pathlib.Path]:
+        with contextlib.suppress(psutil.NoSuchProcess):  # a helper that has ended
+            return {pathlib.Path(process.cwd())}
+        return set()
 
     members = util.wait_until(family, 60)
-    folders = {pathlib.Path(member.cwd()) for member in members} - {ROOT}
+    folders = {place for member in members for place in places(member)} - {ROOT}
+    assert folders
     running.send_signal(number)
     running.communicate(timeout=100)
     assert running.returncode == 128 + number

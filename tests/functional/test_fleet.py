@@ -129,13 +129,13 @@ def test_a_frozen_leader_is_replaced_and_writes_nothing_more(lab: labs.Lab) -> N
     lab.start_agent("web1")
     lab.wait_state("web1", "up", timeout=60)
     second = lab.start_conductor("c2")
-    first.send(signal.SIGSTOP)
+    first.freeze()
     try:
         util.wait_until(lambda: "Leading with term 2" in second.errors(), timeout=60)
         lab.processes[-2].kill()  # the agent
         lab.wait_state("web1", "down", timeout=60)
     finally:
-        first.send(signal.SIGCONT)
+        first.thaw()
     util.wait_until(lambda: "No longer leading" in first.errors(), what="step down")
     assert lab.transitions("web1") == [
         ("suspect", "not-yet-joined"),

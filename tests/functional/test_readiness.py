@@ -6,7 +6,6 @@ import socket
 import struct
 import time
 
-from kombu import connection as kombu_connection
 import psutil
 import pytest
 
@@ -62,25 +61,13 @@ def managers(tmp_path: pathlib.Path) -> Iterator[tuple[Manager, Manager]]:
         manager.close()
 
 
-def consumers(url: str, queue: str) -> int | None:
-    """Return how many take messages from a queue right now, None if it isn't there."""
-    with kombu_connection.Connection(  # type: ignore[no-untyped-call]  # kombu's
-        url.replace("rabbit://", "amqp://"), connect_timeout=10
-    ) as connection:
-        try:
-            declared = connection.channel().queue_declare(queue, passive=True)
-        except connection.channel_errors:
-            return None
-        return int(declared.consumer_count)
-
-
 def check_served(lab: lab_module.Lab, queue: str) -> None:
     """Check that a queue is there already, and that somebody takes from it soon.
 
     What is sent to a queue waits in it; the driver begins to take in its own thread.
     """
-    assert consumers(lab.rabbit, queue) is not None
-    util.wait_until(lambda: consumers(lab.rabbit, queue) == 1)
+    assert lab_module.consumers(lab.rabbit, queue) is not None
+    util.wait_until(lambda: lab_module.consumers(lab.rabbit, queue) == 1)
 
 
 def test_ready_is_told_once_and_only_when_serving(

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from typing import Any
 
 import oslo_messaging
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from musterbook import context
 from musterbook import errors
 from musterbook import rpc
+from musterbook.rpc import readahead
 from tests import rpc_essentials
 from tests import rpc_lab
 
@@ -30,6 +32,24 @@ class TestRabbit(rpc_essentials.RpcEssentials):
             served.stop()
         # At most 0.5 s each; the original took up to 5 s each.
         assert time.monotonic() - started < 5
+
+    def test_connections_read_ahead(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        transports = []
+        enable = readahead.enable
+
+        def note(connection: Any) -> None:
+            enable(connection)
+            transports.append(connection.transport)
+
+        monkeypatch.setattr(readahead, "enable", note)
+        with rpc_lab.lab(url) as lab:
+            lab.server("s")
+            assert lab.client().call(CTXT, "echo", value=1) == 1
+            # The server's, its answers', the caller's, and the one for its answers.
+            assert len({id(made) for made in transports}) >= 3
+            assert all(made._quick_recv.reads_ahead for made in transports)
 
     def test_wrong_password_is_told_and_not_shown(
         self, url: str, caplog: pytest.LogCaptureFixture

@@ -5,6 +5,7 @@ import pathlib
 import signal
 import time
 
+import psutil
 import pytest
 
 from tests import util
@@ -65,6 +66,23 @@ def test_a_standalone_that_starts(
         run.kill()
 
 
+def configured(folder: pathlib.Path) -> str:
+    """Return the configuration file of daemons that wait for their broker."""
+    path = folder / "daemon.conf"
+    path.write_text(
+        "[DEFAULT]\nhost = h1\ntransport_url = rabbit://u:p@127.0.0.1:1/\n"
+        f"servicegroup_tooz_url = file://{folder}/groups\n"
+        f"[database]\nconnection = sqlite:///{folder}/some.sqlite\n"
+        "[inventory]\nsource = host\n"
+    )
+    made = lab.Process(
+        folder, "sync", "conductor.manage", "--config-file", str(path), "db", "sync"
+    )
+    assert made.wait() == 0, made.errors()
+    return str(path)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("module", ["conductor.main", "compute_agent.main"])
 @pytest.mark.parametrize("moment", MOMENTS[::3])
 def test_a_daemon_that_starts(
@@ -72,24 +90,36 @@ def test_a_daemon_that_starts(
     start: Callable[..., lab.Process],
     moment: float,
     module: str,
+    number: signal.Signals,
 ) -> None:
-    path = tmp_path / "daemon.conf"
-    path.write_text(
-        "[DEFAULT]\nhost = h1\ntransport_url = rabbit://u:p@127.0.0.1:1/\n"
-        f"servicegroup_tooz_url = file://{tmp_path}/groups\n"
-        f"[database]\nconnection = sqlite:///{tmp_path}/some.sqlite\n"
-        "[inventory]\nsource = host\n"
-    )
-    made = lab.Process(
-        tmp_path, "sync", "conductor.manage", "--config-file", str(path), "db", "sync"
-    )
-    assert made.wait() == 0, made.errors()
-    run = start(module, "--config-file", str(path))
+    run = start(module, "--config-file", configured(tmp_path))
     time.sleep(moment)  # the moment is what is tested
+    workers = run.children()
     try:
-        ends_quietly(run, signal.SIGINT)
+        ends_quietly(run, number)
+        assert not [worker for worker in workers if worker.is_running()]
     finally:
         run.kill()
+
+
+@pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.timeout(600)
+def test_a_conductor_that_forks(
+    tmp_path: pathlib.Path, start: Callable[..., lab.Process], rounds: int
+) -> None:
+    """A worker that was forked a moment ago can't take a signal yet."""
+    config = configured(tmp_path)
+    for number in range(rounds):
+        run = start("conductor.main", "--config-file", config)
+        process = psutil.Process(run.popen.pid)
+        try:
+            # It is cotyledon's second thread that forks.
+            util.wait_until(lambda p=process: p.num_threads() > 1, what="the thread")  # type: ignore[misc]  # a default binds it
+            time.sleep(0.15 * number / rounds)  # the moment is what is tested
+            ends_quietly(run, SIGNALS[number % 2])
+            assert not process.is_running()
+        finally:
+            run.kill()
 
 
 def test_a_command_that_was_not_done_says_so(

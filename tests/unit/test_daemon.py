@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 
+from oslo_service import service
 import pytest
 
 from musterbook import daemon
@@ -30,6 +31,8 @@ class Part(daemon.Part):
         print("stopped", self.name, flush=True)
     def reset(self):
         print("reset", self.name, flush=True)
+    def abandon(self):
+        print("abandon", self.name, flush=True)
 
 told = threading.Event()
 """
@@ -120,6 +123,41 @@ def test_a_part_that_never_stops_is_left_behind(tmp_path: pathlib.Path) -> None:
     assert child.end(signal.SIGTERM) == 0
     assert time.monotonic() - began < 10
     assert "stopped a" not in child.lines()
+    assert child.lines()[-1] == "abandon a"
+
+
+def test_only_parts_that_are_late_are_abandoned(tmp_path: pathlib.Path) -> None:
+    child = Child(
+        tmp_path,
+        """
+        stages = [[Part("a"), Part("b", stop=told.wait)]]
+        sys.exit(daemon.Process(stages, 0.5).run())
+        """,
+    )
+    child.wait_line("start b")
+    assert child.end(signal.SIGTERM) == 0
+    lines = child.lines()
+    assert "abandon b" in lines
+    assert "abandon a" not in lines
+
+
+def test_abandoning_has_its_own_end(tmp_path: pathlib.Path) -> None:
+    child = Child(
+        tmp_path,
+        """
+        class Stuck(Part):
+            def abandon(self):
+                print("abandon", self.name, flush=True)
+                told.wait()
+        stages = [[Stuck("a", stop=told.wait)]]
+        sys.exit(daemon.Process(stages, 0.5).run())
+        """,
+    )
+    child.wait_line("start a")
+    began = time.monotonic()
+    assert child.end(signal.SIGTERM) == 0
+    assert "abandon a" in child.lines()
+    assert time.monotonic() - began < 10
 
 
 def test_a_second_signal_changes_nothing(tmp_path: pathlib.Path) -> None:
@@ -150,6 +188,56 @@ def test_sighup_resets_and_goes_on(tmp_path: pathlib.Path) -> None:
     child.wait_line("reset a")
     assert child.popen.poll() is None
     assert child.end(signal.SIGTERM) == 0
+
+
+def test_a_reload_that_is_refused_resets_nothing(tmp_path: pathlib.Path) -> None:
+    child = Child(
+        tmp_path,
+        """
+        answers = [False, True]
+        def reload():
+            print("reload", answers[0], flush=True)
+            return answers.pop(0)
+        sys.exit(daemon.Process([[Part("a")]], 10, reload=reload).run())
+        """,
+    )
+    child.wait_line("start a")
+    child.popen.send_signal(signal.SIGHUP)
+    child.wait_line("reload False")
+    child.popen.send_signal(signal.SIGHUP)
+    child.wait_line("reset a")
+    assert child.end(signal.SIGTERM) == 0
+    assert child.lines()[1:4] == ["reload False", "reload True", "reset a"]
+
+
+def test_it_can_be_told_instead_of_signalled(tmp_path: pathlib.Path) -> None:
+    """As a worker is, whose signals are cotyledon's."""
+    child = Child(
+        tmp_path,
+        """
+        import signal
+        process = daemon.Process([[Part("a")]], 10)
+        process.tell(signal.SIGHUP)  # before it serves
+        codes = []
+        server = threading.Thread(target=lambda: codes.append(process.serve()))
+        server.start()
+        process.tell(signal.SIGTERM)
+        server.join(20)
+        print("code", codes, flush=True)
+        """,
+    )
+    assert child.popen.wait(30) == 0
+    lines = child.lines()
+    assert "reset a" in lines
+    assert lines[-1] == "code [0]"
+
+
+def test_a_part_is_a_service_of_oslo_service() -> None:
+    assert issubclass(daemon.Part, service.ServiceBase)
+    part = daemon.Part()
+    part.wait()
+    part.reset()
+    part.abandon()
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,9 @@ from musterbook import context
 from musterbook import errors
 from musterbook import rpc
 from musterbook.inproc import driver as inproc_driver
+from musterbook.rpc import connection
 from musterbook.rpc import failure
-from musterbook.rpc import rabbit
+from musterbook.rpc import server as rpc_server
 from musterbook.rpc import transport
 from tests import rpc_essentials
 from tests import rpc_lab
@@ -360,9 +361,45 @@ class TestUrl:
         url = f"rabbit://{quoted[0]}:{quoted[1]}@[::1]:5673/v%2Fh"
         assert transport.fault(url) is None
         parsed = oslo_messaging.TransportURL.parse(rpc_lab.make_conf(None), url)
-        unconnected = object.__new__(rabbit._Connection)
+        unconnected = object.__new__(connection.Connection)
         built = unconnected._transform_transport_url(parsed, parsed.hosts[0])
         got = impl_rabbit.kombu.connection.Connection(built)
         assert (got.userid, got.password) == (user, password)
         assert (got.hostname, got.port) == ("::1", 5673)
         assert got.virtual_host == "v/h"
+
+
+class Incoming:
+    """A message as the driver gives it to the server; keeps the answers."""
+
+    def __init__(self) -> None:
+        self.message = {"method": "hold"}
+        self.replies: list[Any] = []
+        self.failures: list[Any] = []
+
+    def reply(self, reply: Any = None, failure: Any = None) -> None:
+        if failure is None:
+            self.replies.append(reply)
+        else:
+            self.failures.append(failure[1])
+
+
+def test_a_call_that_was_given_up_is_not_answered_again() -> None:
+    incoming = Incoming()
+    answering = rpc_server._Answering(incoming)
+    answering.give_up("conductor.c1")
+    answering.reply(reply="late")
+    answering.give_up("conductor.c1")
+    assert incoming.replies == []
+    (error,) = incoming.failures
+    assert isinstance(error, errors.Stopping)
+    assert error.kwargs == {"server": "conductor.c1", "method": "hold"}
+
+
+def test_a_call_that_was_answered_is_not_given_up() -> None:
+    incoming = Incoming()
+    answering = rpc_server._Answering(incoming)
+    answering.reply(reply="in time")
+    answering.give_up("conductor.c1")
+    assert incoming.replies == ["in time"]
+    assert incoming.failures == []

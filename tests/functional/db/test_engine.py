@@ -3,16 +3,23 @@
 import builtins
 import contextlib
 import pathlib
+import socket
+import time
 from typing import Any
 
 from oslo_config import cfg
+from oslo_db import exception as oslo_exc
+import psycopg2
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import exc as sa_exc
 
 from conductor.db import engine as db_engine
 from conductor.db import migration
 from conductor.db import retry
 from musterbook import errors
+from tests import process
+from tests import servers
 
 
 @pytest.mark.parametrize(
@@ -59,7 +66,9 @@ def test_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
     real = builtins.__import__
 
     def without(name: str, *args: Any) -> Any:
-        if name.partition(".")[0] in {"pymysql", "psycopg2"}:
+        # SQLAlchemy's own modules of these names are imported relatively.
+        relative = len(args) > 3 and args[3]
+        if not relative and name.partition(".")[0] in {"pymysql", "psycopg2"}:
             raise ImportError(name)
         return real(name, *args)
 
@@ -175,4 +184,50 @@ def test_mariadb_connections_share_a_tls_context(mariadb_url: str) -> None:
         drivers: list[Any] = [c.connection.dbapi_connection for c in (one, two)]
         assert drivers[0] is not drivers[1]
         assert drivers[0].ctx is drivers[1].ctx
+    engine.dispose()
+
+
+@pytest.mark.parametrize("seconds", [30, 0])
+@pytest.mark.parametrize("scheme", ["mysql+pymysql", "postgresql+psycopg2"])
+def test_a_server_that_says_nothing_is_given_up(scheme: str, seconds: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        url = f"{scheme}://u:p@127.0.0.1:{port}/d"
+        engine = db_engine.make_engine(url, statement_seconds=seconds)
+        began = time.monotonic()
+        with pytest.raises((sa_exc.DBAPIError, oslo_exc.DBError)) as caught:
+            engine.connect()
+        # 5 s, and not the 30 s of a statement.
+        assert time.monotonic() - began < 25
+    assert retry.classify(caught.value) is retry.Trouble.LOST
+
+
+def test_connections_of_others_keep_their_limit() -> None:
+    """What waits for psycopg2's connections is one for the whole process."""
+    db_engine.make_engine("postgresql://u:p@127.0.0.1/d")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        began = time.monotonic()
+        with pytest.raises(psycopg2.OperationalError):
+            psycopg2.connect(f"host=127.0.0.1 port={port} connect_timeout=2")
+        assert time.monotonic() - began < 25
+
+
+@pytest.mark.parametrize("kind", [servers.MariaDB, servers.PostgreSQL])
+def test_a_statement_without_an_answer_ends(
+    kind: type[servers.MariaDB], own_server: process.Starter
+) -> None:
+    server = own_server(kind)
+    engine = db_engine.make_engine(server.lease(0), statement_seconds=1)
+    ask = sa.text("SELECT 1")
+    with engine.connect() as connection:
+        connection.execute(ask)
+        server.freeze()
+        try:
+            with pytest.raises((sa_exc.DBAPIError, oslo_exc.DBError)) as caught:
+                connection.execute(ask)
+        finally:
+            server.thaw()
+    assert retry.classify(caught.value) is retry.Trouble.LOST
+    assert retry.read(engine, lambda c: c.execute(ask).scalar()) == 1
     engine.dispose()

@@ -78,10 +78,14 @@ def test_next_hello_supersedes(live: liveness.LivenessStore) -> None:
         hello(live, "p2", 7)
     assert hello(live, "p2", 1, host="nODE1") == 2
     live.verify("node1", COMPUTE, 2, "s-p2")
-    for incarnation, secret in ((1, "s-p1"), (2, "s-p1"), (1, "s-p2"), (3, "s-p2")):
-        with pytest.raises(errors.Superseded) as caught:
+    with pytest.raises(errors.Superseded) as caught:
+        live.verify("node1", COMPUTE, 1, "s-p1")
+    assert caught.value.incarnation == 1
+    # What this database can't have granted.
+    for incarnation, secret in ((2, "s-p1"), (1, "s-p2"), (3, "s-p2"), (3, "s-p3")):
+        with pytest.raises(errors.GrantForgotten) as forgotten:
             live.verify("node1", COMPUTE, incarnation, secret)
-        assert caught.value.incarnation == incarnation
+        assert forgotten.value.incarnation == incarnation
     with pytest.raises(errors.Superseded):
         live.goodbye("node1", COMPUTE, 1, "s-p1")
     with pytest.raises(errors.Superseded):
@@ -108,6 +112,68 @@ def test_deleted_service_has_no_grant(
         hello(live, "p2", 1)
     assert hello(live, "p2", None) == 1
     assert store.service_get_by_host_and_binary("node1", COMPUTE)["id"] != old["id"]
+
+
+def test_a_database_that_was_emptied_has_forgotten(
+    live: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    hello(live, "p1", None)
+    with engine.begin() as connection:
+        connection.execute(models.services.delete())
+    for call in (live.verify, live.goodbye):
+        with pytest.raises(errors.GrantForgotten) as caught:
+            call("node1", COMPUTE, 1, "s-p1")
+        assert (caught.value.host, caught.value.incarnation) == ("node1", 1)
+    assert renew(live, "p1", None, had=1) == 2
+    live.verify("node1", COMPUTE, 2, "s-p1")
+    # An answer that was lost is given again.
+    assert renew(live, "p1", 2, had=1) == 2
+    assert history(engine)[-1] == ("Node1", None, "unknown", "grant-forgotten", "hello")
+
+
+def renew(
+    live: liveness.LivenessStore, who: str, expected: int | None, had: int
+) -> int:
+    return live.grant(
+        "Node1", COMPUTE, "compute", who, None, None, f"s-{who}", expected, had
+    )
+
+
+def test_a_database_that_was_set_back_has_forgotten(
+    live: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    hello(live, "p1", None)
+    with engine.begin() as connection:
+        before = connection.execute(sa.select(models.services)).mappings().one()
+    hello(live, "p2", 1)
+    hello(live, "p3", 2)
+    with engine.begin() as connection:
+        connection.execute(models.services.update().values(dict(before)))
+    with pytest.raises(errors.GrantForgotten):
+        live.verify("node1", COMPUTE, 3, "s-p3")
+    assert renew(live, "p3", 1, had=3) == 4
+    assert history(engine)[-1] == (
+        "Node1", "suspect", "unknown", "grant-forgotten", "hello",
+    )  # fmt: skip
+    # Back to the first time line, in which the same process has another number.
+    with engine.begin() as connection:
+        connection.execute(models.services.update().values(incarnation=3))
+    with pytest.raises(errors.GrantForgotten):
+        live.verify("node1", COMPUTE, 4, "s-p3")
+    assert renew(live, "p3", 3, had=4) == 3
+
+
+def test_what_was_deleted_was_not_forgotten(
+    live: liveness.LivenessStore, store: db_store.DatabaseStore
+) -> None:
+    hello(live, "p1", None)
+    hello(live, "p2", 1)
+    service = store.service_get_by_host_and_binary("node1", COMPUTE)
+    store.service_destroy(service["id"])
+    # Registered anew by somebody else, with a lower number than the deleted one.
+    assert hello(live, "p3", None) == 1
+    with pytest.raises(errors.Superseded):
+        live.verify("node1", COMPUTE, 2, "s-p2")
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -5,6 +5,7 @@ import pathlib
 from typing import Any
 
 from alembic import autogenerate
+from alembic import script as alembic_script
 from alembic.runtime import migration as alembic_migration
 import pytest
 import sqlalchemy as sa
@@ -270,3 +271,10 @@ def test_percent_signs(database_url: str, tmp_path: pathlib.Path) -> None:
     migration.sync(engine)
     migration.check_current(engine)
     engine.dispose()
+
+
+def test_revisions_are_those_that_alembic_finds() -> None:
+    scripts = alembic_script.ScriptDirectory.from_config(migration._settings())
+    found = [script.revision for script in scripts.walk_revisions()]
+    assert list(migration._known()) == found[::-1]
+    assert scripts.get_heads() == [migration.head()]

@@ -1,6 +1,7 @@
 """Deadlocks and lost connections are tried again, then named."""
 
 from concurrent import futures
+import contextlib
 import os
 import threading
 from typing import Any
@@ -77,13 +78,81 @@ def test_connection_lost_in_a_transaction(engine: sa.Engine) -> None:
     assert len(set(seen)) == 2
 
 
-def test_idle_connection_lost(engine: sa.Engine) -> None:
+def _lose_idle_connections(engine: sa.Engine, count: int) -> None:
+    """Leave the pool with connections that the server has ended."""
     if engine.dialect.name == "sqlite":
         pytest.skip("there is no server to lose")
     own_id = sa.text(_OWN_ID[engine.dialect.name])
-    old = retry.read(engine, lambda c: c.execute(own_id).scalar_one())
-    _kill(sa.create_engine(engine.url, poolclass=sa.NullPool), old)
-    assert retry.read(engine, lambda c: c.execute(own_id).scalar_one()) != old
+    with contextlib.ExitStack() as held:
+        open_ones = [held.enter_context(engine.connect()) for _ in range(count)]
+        ids = [one.execute(own_id).scalar_one() for one in open_ones]
+    killer = sa.create_engine(engine.url, poolclass=sa.NullPool)
+    for connection_id in ids:
+        _kill(killer, connection_id)
+
+
+def test_idle_connection_lost_before_a_read(engine: sa.Engine) -> None:
+    _lose_idle_connections(engine, 5)
+    assert retry.read(engine, lambda c: c.execute(sa.text("SELECT 7")).scalar()) == 7
+
+
+def test_idle_connection_lost_before_a_transaction(
+    engine: sa.Engine,
+) -> None:
+    _lose_idle_connections(engine, 5)
+    runs: list[int] = []
+    t = models.leases
+
+    def work(connection: sa.Connection) -> None:
+        for name in ("a", "b"):
+            values = {"name": name, "owner": "", "term": 1}
+            at = {"renewed_at": types.now(), "expires_at": types.now()}
+            connection.execute(t.insert().values({**values, **at}))
+        runs.append(1)
+
+    retry.run(engine, work)
+    # Nothing was done on the dead connection, so it was done once.
+    assert runs == [1]
+    with engine.connect() as connection:
+        assert connection.execute(sa.select(t.c.name)).scalars().all() == ["a", "b"]
+
+
+def test_idle_connection_lost_before_a_save(
+    engine: sa.Engine, store: db_store.DatabaseStore
+) -> None:
+    made = store.compute_node_create({"host": "h", "hypervisor_hostname": "n"})
+    _lose_idle_connections(engine, 5)
+    store.compute_node_update(made["id"], {"vcpus": 3}, 0)
+    stored = store.compute_node_get(id=made["id"])
+    assert (stored["vcpus"], stored["generation"]) == (3, 1)
+
+
+def test_a_failed_transaction_leaves_nothing(engine: sa.Engine) -> None:
+    """Sessions of MySQL commit by themselves what isn't in a transaction."""
+    t = models.leases
+
+    def insert(connection: sa.Connection) -> None:
+        values = {"name": "a", "owner": "", "term": 1}
+        at = {"renewed_at": types.now(), "expires_at": types.now()}
+        connection.execute(t.insert().values({**values, **at}))
+
+    def fail(connection: sa.Connection) -> None:
+        insert(connection)
+        raise RuntimeError
+
+    def names(connection: sa.Connection) -> list[str]:
+        return list(connection.execute(sa.select(t.c.name)).scalars())
+
+    with pytest.raises(RuntimeError):
+        retry.run(engine, fail)
+    assert retry.read(engine, names) == []
+    with engine.connect() as connection:
+        insert(connection)
+        connection.rollback()
+        insert(connection)
+    assert retry.read(engine, names) == []
+    retry.single(engine, insert)
+    assert retry.read(engine, names) == ["a"]
 
 
 def test_conflicts_without_end(

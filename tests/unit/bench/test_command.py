@@ -15,6 +15,8 @@ from tests.bench import loop
 from tests.bench import options
 from tests.bench import procs
 from tests.bench import report
+from tests.bench import rpc_get
+from tests.bench import rpc_pair
 from tests.bench import rpc_save
 
 
@@ -133,9 +135,63 @@ def test_cpu_of_children_counts_also_when_they_have_ended() -> None:
         running.stdin.close()
 
 
-def test_floor_is_called_inflated_where_it_is() -> None:
-    assert rpc_save.floor_note(0.9).endswith("as expected")
-    assert rpc_save.floor_note(1.0).endswith("inflated")
+def test_floor_is_called_inflated_where_it_is_and_says_why() -> None:
+    (said,) = rpc_save.floor_notes(0.97, 0.14, 0.0)
+    assert said.endswith("as expected")
+    said, why = rpc_save.floor_notes(1.5, 0.28, 0.1)
+    assert said.endswith("inflated")
+    assert "2.00 times" in why
+    assert why.endswith("a slower or busier machine explains it")
+    assert "1.4 cores were busy" in rpc_save.floor_notes(1.5, 0.28, 1.4)[1]
+    assert "not explained" in rpc_save.floor_notes(1.5, 0.14, 0.0)[1]
+
+
+def outcome(ours_ms: float, floor_ms: float, mib: float) -> rpc_pair.Outcome:
+    """Return what a run would find, with figures of 1 where nothing is said."""
+
+    def windows(server_ms: float) -> list[dict[str, float]]:
+        # The middle one of three counts, and only with eight callers.
+        figures = dict.fromkeys(rpc_pair.FIGURES, 1.0)
+        cells = [(8, server_ms), (8, 90.0), (8, 0.01), (1, 70.0), (32, 80.0)]
+        return [
+            figures | {"callers": callers, "calls": 9, "server_cpu_ms": ms}
+            for callers, ms in cells
+        ]
+
+    return rpc_pair.Outcome(
+        windows={"ours": windows(ours_ms), "floor": windows(floor_ms)},
+        memory={"start_mib": 1.0, "after_mib": mib, "calls": 40_000},
+        bytes={},
+        alone_ms=0.14,
+        machine={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours_ms", "mib", "holds"),
+    [
+        (1.3, 100.0, [True, True]),
+        (1.31, 100.0, [False, True]),
+        (1.3, 100.1, [True, False]),
+    ],
+)
+def test_bounds_of_a_save(
+    ours_ms: float, mib: float, holds: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = outcome(ours_ms, 1.0, mib)
+    monkeypatch.setattr(rpc_pair, "measure", lambda *_: found)
+    made = rpc_save.run(options.Options())
+    assert [bound.holds for bound in made.bounds] == holds
+    assert [bound.limit for bound in made.bounds] == [1.3, 100.0]
+    assert made.bounds[0].value == pytest.approx(ours_ms)
+    assert made.holds == all(holds)
+    json.dumps(made.to_dict())
+
+
+def test_bound_of_a_get_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc_pair, "measure", lambda *_: outcome(1.0, 1.0, 100.1))
+    made = rpc_get.run(options.Options())
+    assert [(b.limit, b.holds) for b in made.bounds] == [(100.0, False)]
 
 
 @pytest.mark.parametrize(

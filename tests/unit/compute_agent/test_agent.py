@@ -125,7 +125,7 @@ class World:
         transport = rpc.make_transport(conf)
         self.transports.append(transport)
         made = agent.Agent(
-            conf, transport, lambda member: Group(self.seen, member), 0.1
+            conf, transport, lambda member: Group(self.seen, member), lambda: 0.1
         )
         made.fail = (  # type: ignore[method-assign]  # stands in for the process
             lambda reason: self.failures.__setitem__(name or host, reason)
@@ -295,3 +295,106 @@ def test_what_was_deleted_behind_its_back_comes_back(world: World) -> None:
     nodes.compute_node_destroy(before["id"], None)
     (after,) = util.wait_until(nodes.compute_nodes)
     assert after["uuid"] == before["uuid"]
+
+
+def test_it_takes_up_the_configuration_as_it_is_now(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1", update_resources_interval=86400.0)
+    one.start()
+    util.wait_until(lambda: world.seen == ["join web1#1"])
+    world.write("web1", {"web1": {**NODE, "memory_mb": 32768}})
+    conf = one._conf
+    conf.set_override("update_resources_interval", 0.1)
+    conf.set_override("reserved_host_memory_mb", 2048)
+    conf.set_override("timeout", 0.2, group="inventory")
+    one.reset()
+    util.wait_until(lambda: world.memory() == [32768])
+    (row,) = db_store.DatabaseStore(world.engine).compute_nodes()
+    assert row["reserved_memory_mb"] == 2048
+    assert one._reader._timeout == 0.2
+    assert world.seen == ["join web1#1"]
+
+
+def test_a_reset_before_the_start_does_no_harm(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1")
+    one.reset()
+    one.abandon()
+    one.start()
+    util.wait_until(lambda: world.seen == ["join web1#1"])
+
+
+def forget(world: World) -> None:
+    """Make the database one that knows nothing of anybody."""
+    with world.engine.begin() as connection:
+        for table in ("services", "compute_nodes", "transitions"):
+            connection.exec_driver_sql(f"DELETE FROM {table}")  # noqa: S608
+
+
+def test_forgotten_it_says_hello_again_and_goes_on(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1", update_resources_interval=3600.0)
+    one.start()
+    util.wait_until(lambda: world.memory() == [16384])
+    forget(world)
+    # What a leader does that sees it in the group.
+    world.compute.look(context.service_context(), "web1")
+    util.wait_until(lambda: world.incarnation("web1") == 2)
+    util.wait_until(
+        lambda: world.seen == ["join web1#1", "join web1#2", "leave web1#1"]
+    )
+    # Long before the next audit is due.
+    util.wait_until(lambda: world.memory() == [16384])
+    answer = world.compute.ping(context.service_context(), "web1")
+    assert answer["incarnation"] == 2
+    assert world.failures == {}
+    one.stop()
+    known = world.records.known("web1", "nova-compute")
+    assert known is not None
+    assert known.said_goodbye
+    assert world.seen[-1] == "leave web1#2"
+
+
+def test_forgotten_it_finds_out_by_saving(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    world.agent("web1", verify_interval=3600.0).start()
+    util.wait_until(lambda: world.memory() == [16384])
+    forget(world)
+    world.write("web1", {"web1": {**NODE, "memory_mb": 32768}})
+    util.wait_until(lambda: world.memory() == [32768])
+    assert world.incarnation("web1") == 2
+    assert world.failures == {}
+
+
+def test_forgotten_and_another_was_faster_it_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two living processes of one host, one goes; as at any start."""
+    answer = {"process_uuid": "other-process", "incarnation": 1}
+    monkeypatch.setattr(world.compute, "ping", lambda *_: answer)
+    world.serve()
+    world.write("web1")
+    world.agent("web1", verify_interval=1.0).start()
+    forget(world)
+    world.records.grant(
+        "web1", "nova-compute", "compute", "other-process", None, "1", "secret", None
+    )
+    util.wait_until(lambda: "web1" in world.failures)
+    assert isinstance(world.failures["web1"], errors.HostTaken)
+    assert world.incarnation("web1") == 1
+
+
+def test_nodes_that_were_set_back_are_written_again(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    world.agent("web1", update_resources_interval=3600.0).start()
+    util.wait_until(lambda: world.memory() == [16384])
+    with world.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE compute_nodes SET memory_mb = 1")
+    world.compute.look(context.service_context(), "web1")
+    util.wait_until(lambda: world.memory() == [16384])
+    assert world.incarnation("web1") == 1

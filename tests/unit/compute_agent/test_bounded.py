@@ -92,6 +92,14 @@ def test_an_answer_comes_from_a_named_thread(scripted: Scripted) -> None:
     assert reader_threads() == 0
 
 
+def test_another_limit_holds_from_the_next_one_on(scripted: Scripted) -> None:
+    reader = bounded.BoundedReader(scripted, LIMIT, "scripted")
+    scripted.action = scripted.block
+    reader.set_timeout(0.3)
+    assert refused(reader) == "did not answer within 0.3 s"
+    reader.close()
+
+
 def test_a_late_one_is_given_up_and_no_second_one_begun(scripted: Scripted) -> None:
     reader = bounded.BoundedReader(scripted, 0.3, "scripted")
     scripted.action = scripted.block

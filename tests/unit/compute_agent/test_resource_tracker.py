@@ -9,6 +9,7 @@ import pytest
 
 from compute_agent import core
 from compute_agent import resource_tracker
+from compute_agent import tenure
 from compute_agent.inventory import bounded
 from compute_agent.inventory import source
 from musterbook import conf as conf_module
@@ -119,8 +120,9 @@ def machine() -> Source:
 @pytest.fixture
 def tracker(machine: Source) -> Iterator[resource_tracker.ResourceTracker]:
     reader = bounded.BoundedReader(machine, 5.0, "test")
+    held = tenure.Tenure(context.Grant(host="web1", incarnation=1, secret="secret"))
     yield resource_tracker.ResourceTracker(
-        "web1", reader, core.Policy.from_conf(machine.conf), context.service_context()
+        "web1", reader, core.Policy.from_conf(machine.conf), held
     )
     reader.close()
 

@@ -24,12 +24,12 @@ class Records:
     def known(self, host: str, binary: str) -> liveness.KnownService | None:
         return self.service
 
-    def grant(self, *args: Any, expected: int | None) -> int:
+    def grant(self, *args: Any, expected: int | None, had: int | None) -> int:
         if self.races:
             self.races -= 1
             raise liveness.GrantConflict
         self.granted.append((*args, expected))
-        return (expected or 0) + 1
+        return max(expected or 0, had or 0) + 1
 
 
 def known(**values: Any) -> liveness.KnownService:

@@ -1,7 +1,9 @@
 """The leader's loop on a real (SQLite) store and a group that the test makes up."""
 
 from collections.abc import Iterator
+import dataclasses
 import pathlib
+import time
 import uuid
 
 import pytest
@@ -71,11 +73,18 @@ class World:
         self.broker_lost = False
         self.told: list[tuple[str, int]] = []
         self.leaders: list[leader.Leader] = []
+        self.looking: list[str] = []
 
     def lead(self) -> leader.Leader:
         pinger = pings.Pinger(self.ask, lambda *item: self.told.append(item), workers=2)
         made = leader.Leader(
-            self.store, lambda: self.group, pinger, POLICY, TIMING, str(uuid.uuid4())
+            self.store,
+            lambda: self.group,
+            pinger,
+            POLICY,
+            TIMING,
+            str(uuid.uuid4()),
+            on_stranger=self.looking.append,
         )
         self.leaders.append(made)
         made.start()
@@ -271,3 +280,71 @@ def test_a_verdict_of_another_release_keeps_nobody_from_being_judged(
     world.lead()
     world.wait("web2", "up", "in-group")
     world.wait("web1", "up", "in-group")
+
+
+def test_it_takes_up_other_times_as_it_goes(world: World) -> None:
+    made = world.lead()
+    world.group.members.add(world.hello("web1"))
+    world.wait("web1", "up", "in-group")
+    slow = dataclasses.replace(POLICY, service_down_time=86400.0)
+    made.take_up(slow, TIMING)
+    polls = world.group.polls
+    util.wait_until(lambda: world.group.polls > polls + 2)
+    world.group.members.clear()
+    world.wait("web1", "suspect", "vanished")
+    vanished = time.monotonic()
+    util.wait_until(lambda: time.monotonic() - vanished > 2 * POLICY.service_down_time)
+    assert world.states()["web1"] == ("suspect", "vanished")
+    # What it has seen is kept: the host was silent for long enough by now.
+    made.take_up(POLICY, TIMING)
+    world.wait("web1", "down", "silent")
+
+
+def test_it_takes_up_another_pace(world: World) -> None:
+    made = world.lead()
+    util.wait_until(lambda: world.group.polls > 3)
+    made.take_up(POLICY, leader.Timing(poll_interval=3600.0, lease_interval=3600.0))
+    time.sleep(0.5)  # the look that is under way
+    polls = world.group.polls
+    time.sleep(0.5)  # many intervals of the former
+    assert world.group.polls == polls
+
+
+def test_a_member_without_a_grant_is_told_to_look(world: World) -> None:
+    world.group.members |= {world.hello("web1"), "web2#7"}
+    world.lead()
+    util.wait_until(lambda: world.looking)
+    assert set(world.looking) == {"web2"}
+
+
+def test_when_the_database_was_away_all_members_are_told_to_look(
+    world: World,
+) -> None:
+    """It may have been set back to an earlier state, with everybody's grant in it."""
+    world.group.members |= {world.hello("web1"), world.hello("web2")}
+    world.lead()
+    world.wait("web2", "up", "in-group")
+    assert world.looking == []
+    with world.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE leases RENAME TO away")
+    util.wait_until(lambda: world.leaders[0]._failing is not None)
+    with world.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE away RENAME TO leases")
+    util.wait_until(lambda: sorted(world.looking) == ["web1", "web2"])
+
+
+def test_after_a_fault_freezes_are_written_again(world: World) -> None:
+    """The database may be another one, in which nothing of them is stored."""
+    world.group.fail = errors.GroupUnavailable(backend="b", reason="r")
+    world.hello("web1")
+    world.lead()
+    util.wait_until(lambda: world.store.outlook(liveness.LEASE).freezes)
+    with world.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM freezes")
+        connection.exec_driver_sql("ALTER TABLE leases RENAME TO away")
+    polls = world.group.polls
+    util.wait_until(lambda: world.leaders[0]._failing is not None)
+    with world.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE away RENAME TO leases")
+    util.wait_until(lambda: world.group.polls > polls)
+    util.wait_until(lambda: world.store.outlook(liveness.LEASE).freezes)

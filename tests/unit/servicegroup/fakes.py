@@ -1,5 +1,6 @@
 """A group driver in memory whose faults a test switches on."""
 
+from collections.abc import Callable
 import threading
 
 from musterbook import errors
@@ -15,6 +16,7 @@ class FakeDriver(driver.GroupDriver):
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.note: Callable[[str], None] = lambda call: None
         self.fail: dict[str, list[Exception]] = {}
         self.members: set[str] = set()
         self.blocked = threading.Event()
@@ -23,6 +25,7 @@ class FakeDriver(driver.GroupDriver):
 
     def _do(self, name: str) -> None:
         self.calls.append(name)
+        self.note(name)
         if not self.free.is_set():
             self.blocked.set()
             self.free.wait(60)

@@ -105,3 +105,19 @@ def test_status_ages_on_the_monotonic_clock(
     now[0] += 7
     assert running.status().age == 7
     assert running.stop()
+
+
+def test_a_new_interval_does_not_wait_for_the_old_one(
+    driver: fakes.FakeDriver, make: Callable[[float], beat.Beat]
+) -> None:
+    running = make(3600)
+    assert running.wait_joined(10)
+    running.set_interval(0.01)
+    util.wait_until(lambda: driver.calls.count("beat") > 3)
+    running.set_interval(3600)
+    time.sleep(0.05)  # the beat that is under way
+    beats = driver.calls.count("beat")
+    time.sleep(0.1)  # several of the shorter interval
+    assert driver.calls.count("beat") <= beats + 1
+    # It was a member all the time.
+    assert driver.calls.count("join") == 1

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from musterbook import errors
 from musterbook.servicegroup import pulse
 from musterbook.servicegroup import traits
 from tests.unit.servicegroup import fakes
@@ -254,3 +255,68 @@ def test_leave_survives_a_backend_that_is_gone(
 def test_leave_before_any_turn_touches_nothing(bench: Bench) -> None:
     bench.pulse.leave()
     assert bench.driver.calls == []
+
+
+def test_another_name_is_joined_before_the_former_is_left(member: Bench) -> None:
+    former, member.driver = member.driver, fakes.FakeDriver()
+    order: list[str] = []
+    former.note = lambda call: order.append(f"former {call}")
+    member.driver.note = lambda call: order.append(f"new {call}")
+    member.pulse.rename()
+    member.turn()
+    assert order == ["new start", "new join", "former leave", "former stop"]
+    assert member.turn() == ["beat", "is_visible"]
+    assert former.members == set()
+
+
+def test_a_name_that_cannot_be_joined_yet_keeps_the_former(member: Bench) -> None:
+    former, member.driver = member.driver, fakes.FakeDriver()
+    member.driver.fail["join"] = [fakes.unavailable()]
+    member.pulse.rename()
+    member.turn()
+    assert former.members == {"compute"}
+    member.turn()
+    assert former.members == set()
+    assert member.pulse.status().joined
+
+
+def test_a_rename_before_the_first_turn_is_none(bench: Bench) -> None:
+    bench.pulse.rename()
+    assert bench.turn() == ["start", "join"]
+
+
+def test_a_stop_leaves_under_both_names(member: Bench) -> None:
+    former, member.driver = member.driver, fakes.FakeDriver()
+    member.driver.fail["join"] = [fakes.unavailable()]
+    member.pulse.rename()
+    member.turn()
+    member.pulse.leave()
+    assert former.members == set()
+
+
+def test_a_refusal_is_told_until_it_passes(bench: Bench) -> None:
+    refusal = errors.GroupRefused(backend="fake", reason="it refused the password")
+    bench.driver.fail["start"] = [refusal]
+    bench.turn()
+    assert bench.pulse.status().refused is refusal
+    bench.turn()
+    assert bench.pulse.status().refused is None
+
+
+def test_rejoins_of_a_fleet_are_spread() -> None:
+    """Who finds the same fault at the same moment doesn't join at the same moment."""
+    waits = []
+    for seed in range(1000):
+        one = Bench()
+        one.pulse._rng.seed(seed)
+        one.turn()
+        one.driver.members.clear()
+        one.turn()
+        waits += one.waits
+    assert len(waits) == 1000
+    slots = [0] * 10
+    for seconds in waits:
+        slots[int(seconds / (INTERVAL * pulse.JITTER) * 10)] += 1
+    # A tenth of the time has about a tenth of the joins.
+    assert min(slots) > 50
+    assert max(slots) < 200

@@ -3,6 +3,7 @@
 import pytest
 
 from musterbook.servicegroup import ping
+from musterbook.servicegroup import verdict
 from tests.unit.servicegroup import fleet as fleet_module
 from tests.unit.servicegroup.fleet import Fleet
 from tests.unit.servicegroup.fleet import POLICY
@@ -153,6 +154,39 @@ def test_next_incarnation_starts_anew(three: Fleet) -> None:
     three.join("h01")
     three.step()
     assert three.stored("h01") == UP
+
+
+def grant_anew(fleet: Fleet, host: str, incarnation: int) -> None:
+    """Store what a hello of a process stores whose grant was forgotten."""
+    said = verdict.Verdict(
+        verdict.State.UNKNOWN, verdict.Cause.GRANT_FORGOTTEN, incarnation, ""
+    )
+    fleet.change(host, incarnation=incarnation, previous=said)
+
+
+def test_granted_anew_is_unknown_until_it_has_joined(three: Fleet) -> None:
+    grant_anew(three, "h01", 7)
+    three.run(GRACE - 2)
+    three.join("h01")
+    three.step()
+    # Never suspect, which would be a reason to act; h00 and h02 are as they were.
+    assert three.states("h01") == [UP, UP]
+    assert three.stored("h00") == UP
+
+
+def test_granted_anew_and_never_joined_is_suspect_then_down(three: Fleet) -> None:
+    grant_anew(three, "h01", 7)
+    three.run(GRACE + int(POLICY.service_down_time))
+    assert three.states("h01")[1:] == [("suspect", "not-yet-back"), SILENT]
+
+
+def test_granted_anew_and_lost_again_is_suspect(three: Fleet) -> None:
+    grant_anew(three, "h01", 7)
+    three.join("h01")
+    three.step()
+    three.leave("h01")
+    three.step()
+    assert three.stored("h01") == ("suspect", "vanished")
 
 
 def test_deleted_host_is_forgotten(three: Fleet) -> None:

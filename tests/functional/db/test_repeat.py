@@ -1,0 +1,270 @@
+"""Every call of a conductor is safe to repeat: the same message twice, one effect.
+
+A caller that got no answer doesn't know whether its call was run, and asks again; and
+a broker may deliver a message twice.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+import types
+from typing import Any
+import uuid
+
+import oslo_messaging
+import pytest
+import sqlalchemy as sa
+
+from conductor import grants
+from conductor import manager as conductor_manager
+from conductor.db import liveness
+from conductor.db import store as db_store
+from musterbook import errors
+from musterbook import rpc
+from musterbook.rpc import server as rpc_server
+from objects import base
+from objects import store as object_store
+from tests import rpc_lab
+
+HOST = "web1"
+SECRET = "the-secret-of-web1"
+PROCESS = "0f8fad5b-d9cb-469f-a165-70867728950e"
+NODE_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a001"
+CREATED_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a003"
+VERSIONS = dict.fromkeys(
+    ("ComputeNode", "ComputeNodeList", "Service", "ServiceList"), "1.1"
+)
+#: Say when, or how often, and not what.
+WHEN = {"updated_at", "created_at", "deleted_at", "granted_at", "generation"}
+
+
+def primitive(name: str, data: Mapping[str, Any], *changes: str) -> dict[str, Any]:
+    """Return an object as it crosses the wire."""
+    return {
+        "versioned_object.name": name,
+        "versioned_object.namespace": "musterbook",
+        "versioned_object.version": "1.1",
+        "versioned_object.data": dict(data),
+        "versioned_object.changes": list(changes),
+    }
+
+
+def action(method: str, name: str, **data: Any) -> dict[str, Any]:
+    keys = {"id", "inventory_generation"} | ({"host"} if "id" in data else set())
+    changes = [field for field in data if field not in keys]
+    objinst = primitive(name, data, *changes)
+    return {"objinst": objinst, "objmethod": method, "args": [], "kwargs": {}}
+
+
+def class_action(name: str, method: str, *args: Any) -> dict[str, Any]:
+    return {
+        "objname": name,
+        "objmethod": method,
+        "object_versions": VERSIONS,
+        "args": list(args),
+        "kwargs": {},
+    }
+
+
+#: Each remotable method: the message's arguments, from the ids of a stored node and
+#: service of HOST; and which named error the second time may end in.
+REMOTABLE: dict[tuple[str, str], tuple[Any, type[Exception] | None]] = {
+    ("ComputeNode", "get_by_id"): (lambda n, s: (n,), None),
+    ("ComputeNode", "get_by_uuid"): (lambda n, s: (NODE_UUID,), None),
+    ("ComputeNode", "get_by_host_and_nodename"): (lambda n, s: (HOST, "hv"), None),
+    ("ComputeNode", "create"): (
+        lambda n, s: {
+            "uuid": CREATED_UUID,
+            "host": HOST,
+            "hypervisor_hostname": "second",
+            "vcpus": 4,
+        },
+        None,
+    ),
+    ("ComputeNode", "save"): (
+        lambda n, s: {"id": n, "host": HOST, "inventory_generation": 0, "vcpus": 16},
+        errors.InventoryChanged,
+    ),
+    ("ComputeNode", "destroy"): (
+        lambda n, s: {"id": n, "host": HOST},
+        errors.ComputeNodeNotFound,
+    ),
+    ("ComputeNodeList", "get_all"): (lambda n, s: (True,), None),
+    ("ComputeNodeList", "get_all_by_host"): (lambda n, s: (HOST,), None),
+    ("ComputeNodeList", "get_by_hypervisor"): (lambda n, s: ("h",), None),
+    ("ComputeNodeList", "get_by_pagination"): (lambda n, s: (1, None), None),
+    ("ComputeNodeList", "get_all_by_uuids"): (lambda n, s: ([NODE_UUID],), None),
+    ("Service", "get_by_id"): (lambda n, s: (s.id,), None),
+    ("Service", "get_by_uuid"): (lambda n, s: (s.uuid,), None),
+    ("Service", "get_by_host_and_binary"): (
+        lambda n, s: (HOST, "nova-compute"),
+        None,
+    ),
+    ("Service", "create"): (
+        lambda n, s: {
+            "uuid": CREATED_UUID,
+            "host": "web2",
+            "binary": "nova-compute",
+            "topic": "compute",
+        },
+        None,
+    ),
+    ("Service", "save"): (lambda n, s: {"id": s.id, "disabled": True}, None),
+    ("Service", "destroy"): (lambda n, s: {"id": s.id}, errors.ServiceNotFound),
+    ("ServiceList", "get_all"): (lambda n, s: (), None),
+    ("ServiceList", "get_by_host"): (lambda n, s: (HOST,), None),
+    ("ServiceList", "get_by_topic"): (lambda n, s: ("compute",), None),
+    ("ServiceList", "get_by_binary"): (lambda n, s: ("nova-compute",), None),
+}
+HELLO = {
+    "host": HOST,
+    "process_uuid": PROCESS,
+    "boot_id": None,
+    "release": "1",
+    "secret": SECRET,
+}
+#: Each other method: its arguments and the second time's named error.
+EXPOSED: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
+    "ping": ({}, None),
+    "hello": (HELLO, None),
+    "goodbye": ({}, None),
+    "stalled": ({"reason": "the disk hangs"}, None),
+    "verify": ({}, None),
+    "get_fleet": ({"columns": ["host", "vcpus"]}, None),
+    "object_backport_versions": (
+        {
+            "objinst": primitive("ComputeNode", {"id": 1, "vcpus": 2}),
+            "object_versions": {"ComputeNode": "1.0"},
+        },
+        None,
+    ),
+}
+CARRIERS = {"object_action", "object_class_action_versions"}
+
+
+class World:
+    """A conductor on a database, and a wire to it."""
+
+    def __init__(self, engine: sa.Engine, transport: rpc.Transport) -> None:
+        self.engine = engine
+        self.records = liveness.LivenessStore(engine)
+        nodes = db_store.DatabaseStore(engine)
+        object_store.bind(nodes)
+        granter = grants.Granter(self.records, self._ping)
+        self.server = conductor_manager.make_server(
+            transport, "c1", conductor_manager.ConductorManager(granter, self.records)
+        )
+        self._driver = transport._driver
+        self.server.start()
+        self.grant: dict[str, Any] | None = None
+        granted = self.ask("hello", HELLO)
+        self.grant = {
+            "host": HOST,
+            "incarnation": granted["incarnation"],
+            "secret": SECRET,
+        }
+        service = nodes.services()[0]
+        self.service = types.SimpleNamespace(id=service["id"], uuid=service["uuid"])
+        values = {"host": HOST, "hypervisor_hostname": "hv", "vcpus": 8}
+        row = nodes.compute_node_create(values | {"uuid": NODE_UUID}, None)
+        self.node_id = row["id"]
+
+    def ask(self, method: str, args: Mapping[str, Any]) -> Any:
+        """Send a message and return the answer or the error."""
+        ctxt = {"request_id": "req-1", "is_admin": True, "grant": self.grant}
+        message = {"method": method, "version": "1.0", "args": dict(args)}
+        target = oslo_messaging.Target(topic="conductor")
+        try:
+            return self._driver.send(
+                target, ctxt, message, wait_for_reply=True, timeout=30
+            )
+        except Exception as exc:  # noqa: BLE001  the test looks at it
+            return exc
+
+    def rows(self) -> dict[str, list[dict[str, Any]]]:
+        """Return all that is stored, but when."""
+        metadata = sa.MetaData()
+        metadata.reflect(self.engine)
+        with self.engine.connect() as connection:
+            return {
+                name: [
+                    {k: v for k, v in row.items() if k not in WHEN}
+                    for row in connection.execute(table.select()).mappings()
+                ]
+                for name, table in metadata.tables.items()
+            }
+
+    def _ping(self, ctxt: Any, host: str) -> dict[str, Any]:
+        return {"process_uuid": PROCESS}
+
+
+@pytest.fixture
+def world(engine: sa.Engine) -> Iterator[World]:
+    transport = rpc.make_transport(rpc_lab.make_conf(f"inproc:///{uuid.uuid4()}"))
+    made = World(engine, transport)
+    yield made
+    made.server.stop()
+    made.server.wait()
+    transport.cleanup()
+    object_store.unbind()
+
+
+def check(
+    world: World,
+    method: str,
+    args: Mapping[str, Any],
+    second: type[Exception] | None,
+) -> None:
+    before = world.rows()
+    first = world.ask(method, args)
+    assert not isinstance(first, Exception), (method, args, first)
+    after = world.rows()
+    again = world.ask(method, args)
+    assert world.rows() == after, (method, args)
+    if second is None:
+        assert without_times(again) == without_times(first), (method, args)
+    else:
+        assert isinstance(again, second), (method, args, again)
+        assert before != after
+
+
+def without_times(answer: Any) -> Any:
+    if isinstance(answer, Mapping):
+        return {
+            k: without_times(v)
+            for k, v in answer.items()
+            if k not in WHEN | {"lease_age"}
+        }
+    if isinstance(answer, list):
+        return [without_times(value) for value in answer]
+    return answer
+
+
+def test_none_is_forgotten() -> None:
+    manager = conductor_manager.ConductorManager
+    exposed = {
+        name
+        for name in dir(manager)
+        if rpc_server.is_exposed(object.__new__(manager), name)
+    }
+    assert exposed == EXPOSED.keys() | CARRIERS
+    assert base.remotable_methods() == REMOTABLE.keys()
+
+
+def test_all(world: World) -> None:
+    # A usage first: the inventory's generation is not touched by it.
+    usage = {"inventory_generation": 0, "vcpus_used": 3}
+    save = action("save", "ComputeNode", id=world.node_id, host=HOST, **usage)
+    check(world, "object_action", save, None)
+    for method in EXPOSED.keys() - {"goodbye"}:
+        check(world, method, *EXPOSED[method])
+    for name, method in sorted(REMOTABLE, key=lambda key: (key[1] == "destroy", key)):
+        make, second = REMOTABLE[name, method]
+        made = make(world.node_id, world.service)
+        if (name, method) == ("Service", "destroy"):
+            # The grant goes with the service.
+            check(world, "goodbye", *EXPOSED["goodbye"])
+        if isinstance(made, tuple):
+            args = class_action(name, method, *made)
+            check(world, "object_class_action_versions", args, second)
+        else:
+            check(world, "object_action", action(method, name, **made), second)

@@ -1,0 +1,27 @@
+"""musterbook-compute with one more RPC method, which takes as long as one says.
+
+Nothing of what an agent does by itself takes seconds; claims will.
+"""
+
+import sys
+import time
+
+from compute_agent import main
+from compute_agent import manager
+from musterbook import rpc
+from musterbook.context import RequestContext
+
+
+class SlowManager(manager.ComputeManager):
+    """What an agent answers, and hold."""
+
+    @rpc.exposed
+    def hold(self, context: RequestContext, seconds: float) -> str:
+        """Answer after so many seconds."""
+        time.sleep(seconds)
+        return "held"
+
+
+if __name__ == "__main__":
+    manager.ComputeManager = SlowManager  # type: ignore[misc]  # stands in for it
+    sys.exit(main.main())
