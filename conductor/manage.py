@@ -7,12 +7,20 @@ if __name__ == "__main__":
 
 from collections.abc import Callable
 from collections.abc import Sequence
+import contextlib
+import io
 import logging
+import os
 import sys
+from types import ModuleType
 from typing import Any
 
 from oslo_config import cfg
 
+from conductor import commands
+from conductor.commands import check
+from conductor.commands import online_data_migrations
+from conductor.commands import purge
 from conductor.db import engine as db_engine
 from conductor.db import migration
 from musterbook import conf as musterbook_conf
@@ -22,13 +30,16 @@ PROG = "musterbook-manage"
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+#: What a shell reports of a program that writes to a pipe that nobody reads.
+_EXIT_PIPE = 141
 _EXIT_CODES = (
     f"Exit codes: {EXIT_OK} done; {EXIT_FAILED} the database can't be reached or "
-    f"used; {EXIT_USAGE} the command line or an option can't be used."
+    f"used; {EXIT_USAGE} the command line or an option can't be used. Commands with "
+    "other codes say so in their help."
 )
 
 
-def db_sync(conf: cfg.ConfigOpts) -> None:
+def db_sync(conf: cfg.ConfigOpts) -> int:
     """Bring the database to this code's revision; harmless when it's there."""
     # Migrations may take as long as the tables are large.
     engine = db_engine.from_conf(conf, statement_seconds=0)
@@ -36,26 +47,41 @@ def db_sync(conf: cfg.ConfigOpts) -> None:
     migration.sync(engine)
     after = migration.version(engine)
     _say(f"database: {after}, was: {before or 'none'}")
+    return EXIT_OK
 
 
-def db_version(conf: cfg.ConfigOpts) -> None:
+def db_version(conf: cfg.ConfigOpts) -> int:
     """Print the database's revision and the one this code needs."""
     found = migration.version(db_engine.from_conf(conf))
     _say(f"database: {found or 'none'}, code: {migration.head()}")
+    return EXIT_OK
 
 
-_COMMANDS: dict[str, Callable[[cfg.ConfigOpts], None]] = {
+#: Without arguments of their own.
+_PLAIN: dict[str, Callable[[cfg.ConfigOpts], int]] = {
     "sync": db_sync,
     "version": db_version,
+}
+#: For a database of today's shape.
+_COMMANDS: dict[str, ModuleType] = {
+    "check": check,
+    "online_data_migrations": online_data_migrations,
+    "purge": purge,
 }
 
 
 def _add_commands(subparsers: Any) -> None:
     db = subparsers.add_parser("db", help="the database", epilog=_EXIT_CODES)
     actions = db.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, command in _COMMANDS.items():
+    for name, command in _PLAIN.items():
         text = str(command.__doc__)
         actions.add_parser(name, help=text, description=text, epilog=_EXIT_CODES)
+    for name, module in _COMMANDS.items():
+        text = str(module.__doc__)
+        parser = actions.add_parser(
+            name, help=text.splitlines()[0], description=text, epilog=module.EPILOG
+        )
+        module.add_arguments(parser)
 
 
 _CLI = [
@@ -72,25 +98,53 @@ _CLI = [
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; see --help."""
+    conf: cfg.ConfigOpts | None = None
     try:
-        conf = musterbook_conf.load(
-            sys.argv[1:] if argv is None else argv,
-            PROG,
-            prepare=(db_engine.register_options,),
-            cli=_CLI,
-            about="Makes and looks after the database of the conductors.",
-        )
+        conf = _load(sys.argv[1:] if argv is None else argv)
         # Without it Python prints warnings of libraries on stderr by itself.
         level = logging.DEBUG if conf.debug else logging.CRITICAL
         logging.basicConfig(level=level)
-        _COMMANDS[conf.category.action](conf)
+        return _run(conf)
     except (errors.ConfigurationError, errors.InvalidName) as exc:
         return _fail(exc, EXIT_USAGE)
     except errors.MusterbookError as exc:
-        return _fail(
-            exc, EXIT_FAILED, hint="" if conf.debug else " (--debug tells more)"
-        )
-    return EXIT_OK
+        known = conf is not None and conf.category.action in _COMMANDS
+        code = commands.FAILED if known else EXIT_FAILED
+        told = conf is not None and conf.debug
+        return _fail(exc, code, hint="" if told else " (--debug tells more)")
+    except BrokenPipeError:
+        # What is still buffered would be written at the end, and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _EXIT_PIPE
+
+
+def _load(argv: Sequence[str]) -> cfg.ConfigOpts:
+    """Return the configuration; what argparse says against it is one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return musterbook_conf.load(
+                argv,
+                PROG,
+                prepare=(db_engine.register_options,),
+                cli=_CLI,
+                about="Makes and looks after the database of the conductors.",
+            )
+    except SystemExit as exc:
+        if exc.code == EXIT_USAGE:
+            last = (said.getvalue().strip() or PROG).splitlines()[-1]
+            said = io.StringIO(f"{last} (--help tells more)\n")
+        raise
+    finally:
+        sys.stderr.write(said.getvalue())
+
+
+def _run(conf: cfg.ConfigOpts) -> int:
+    action = conf.category.action
+    if action in _PLAIN:
+        return _PLAIN[action](conf)
+    code: int = _COMMANDS[action].run(conf, _say)
+    return code
 
 
 def _fail(exc: errors.MusterbookError, code: int, hint: str = "") -> int:
@@ -100,6 +154,8 @@ def _fail(exc: errors.MusterbookError, code: int, hint: str = "") -> int:
 
 def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
+    # An interrupted command ends without a chance to do so; see entry.guard.
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

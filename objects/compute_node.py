@@ -128,15 +128,10 @@ class ComputeNode(base.MusterObject):
     def _from_row(cls, context: RequestContext, row: Mapping[str, Any]) -> Self:
         node = cls()
         service_row = row.get("service")
-        flat = {name: value for name, value in row.items() if name != "service"}
-        node.obj_fill(context, flat)
-        if "service" in row:
-            node.service = (
-                service_obj.Service().obj_fill(context, service_row)
-                if service_row is not None
-                else None
-            )
-            node.obj_reset_changes(["service"])
+        if service_row is not None:
+            service = service_obj.Service().obj_fill(context, service_row)
+            row = {**row, "service": service}
+        node.obj_fill(context, row)
         return node
 
     @classmethod

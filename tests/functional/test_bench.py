@@ -42,20 +42,39 @@ def bench(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("name", sorted(catalogue.BENCHES.keys() - {"rpc_stop"}))
-def test_small(name: str, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "figures.json"
+def figures(name: str, folder: pathlib.Path) -> dict[str, Any]:
+    """Run a bench, small, and return its figures, of which all say that much."""
+    path = folder / "figures.json"
     running = bench(name, "--json", str(path), *SMALL)
     printed, _ = running.communicate(timeout=170)
-    found = json.loads(path.read_text())
+    found: dict[str, Any] = json.loads(path.read_text())
     # What the bounds say about so short a run is nothing; that it's told right is.
     assert running.returncode == (not all(b["holds"] for b in found["bounds"])), printed
     assert found["bench"] == name
     check_bounds(found["bounds"])
-    if name == "rpc_save":
-        check_ratio(found)
     assert found["machine"]["cores"] >= 1
     assert all(found["machine"]["servers"].values())
+    return found
+
+
+def test_small_join(tmp_path: pathlib.Path) -> None:
+    found = figures("join", tmp_path)
+    assert found["options"]["nodes"] == 20
+    taken = found["figures"]["windows_ms"]
+    assert set(taken) == {"without", "with_service", "integer_join", "varchar_join"}
+    assert all(len(ms) == 2 and min(ms) > 0 for ms in taken.values())
+    medians = found["figures"]["medians_ms"]
+    ratio = medians["with_service"] / medians["without"]
+    assert found["bounds"][0]["value"] == found["ratios"]["with_service"] == ratio
+
+
+@pytest.mark.parametrize(
+    "name", sorted(catalogue.BENCHES.keys() - {"join", "rpc_stop"})
+)
+def test_small(name: str, tmp_path: pathlib.Path) -> None:
+    found = figures(name, tmp_path)
+    if name == "rpc_save":
+        check_ratio(found)
     for side in ("floor", "ours"):
         check_side(found, side)
     assert all(value > 0 for value in found["ratios"]["8"].values() if value)

@@ -1,8 +1,14 @@
 """Rows as real Juno deployments hold them, written without our models."""
 
+from collections.abc import Iterator
+import contextlib
+import importlib
 from typing import Any
 
 import sqlalchemy as sa
+
+shape = importlib.import_module("conductor.db.migrations.versions.0001_juno")
+COLLATION = "utf8mb3_unicode_ci"
 
 NODE: dict[str, Any] = {
     "deleted": 0,
@@ -19,6 +25,42 @@ NODE: dict[str, Any] = {
     "cpu_info": "",
     "stats": None,
 }
+
+
+def make(engine: sa.Engine, key_name: str = "strange-FK_7") -> None:
+    """Create what Nova 2014.2 leaves behind, its other tables included."""
+    metadata = sa.MetaData()
+    mysql = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb3"}
+    kw: dict[str, Any] = mysql | {"mysql_collate": COLLATION}
+    sa.Table("services", metadata, *shape.services(), **kw)
+    key = sa.ForeignKeyConstraint(["service_id"], ["services.id"], name=key_name)
+    sa.Table("compute_nodes", metadata, *shape.compute_nodes(), key, **kw)
+    parent = sa.ForeignKey("compute_nodes.id")
+    column = sa.Column("compute_node_id", sa.Integer, parent)
+    sa.Table("pci_devices", metadata, column, **kw)
+    version = sa.Column("version", sa.Integer)
+    sa.Table("migrate_version", metadata, version, **kw)
+    metadata.create_all(engine)
+
+
+@contextlib.contextmanager
+def unchecked(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Yield a transaction in which foreign keys aren't checked."""
+    off, on = {
+        "sqlite": ("PRAGMA foreign_keys = OFF", "PRAGMA foreign_keys = ON"),
+        "mysql": ("SET foreign_key_checks = 0", "SET foreign_key_checks = 1"),
+        "postgresql": (
+            "SET session_replication_role = replica",
+            "SET session_replication_role = DEFAULT",
+        ),
+    }[engine.dialect.name]
+    with engine.connect() as connection:
+        driver = connection.connection.dbapi_connection
+        assert driver is not None
+        driver.cursor().execute(off)
+        with connection.begin():
+            yield connection
+        driver.cursor().execute(on)
 
 
 def insert(connection: sa.Connection, table: str, **values: Any) -> None:

@@ -1,27 +1,12 @@
 """musterbook-manage as an operator calls it."""
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
 import sqlalchemy as sa
 
 from conductor.db import migration
-
-
-def manage(
-    tmp_path: pathlib.Path, url: str, *command: str
-) -> "subprocess.CompletedProcess[str]":
-    path = tmp_path / "manage.conf"
-    path.write_text(f"[database]\nconnection = {url}\n")
-    return subprocess.run(
-        [sys.executable, "-m", "conductor.manage", "--config-file", path, *command],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+from tests.functional.db import command as command_line
 
 
 def test_sync_and_version(
@@ -33,7 +18,7 @@ def test_sync_and_version(
         ("sync", "database: 0003, was: 0003\n"),
         ("version", "database: 0003, code: 0003\n"),
     ):
-        done = manage(tmp_path, database_url, "db", command)
+        done = command_line.manage(tmp_path, database_url, "db", command)
         assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
     migration.check_current(empty)
 
@@ -43,7 +28,7 @@ def test_newer_database(
 ) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE musterbook_version SET version_num = '9'"))
-    done = manage(tmp_path, database_url, "db", "sync")
+    done = command_line.manage(tmp_path, database_url, "db", "sync")
     assert (done.returncode, done.stdout) == (1, "")
     assert "newer than this code" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -62,7 +47,7 @@ def test_newer_database(
     ],
 )
 def test_errors_are_one_line(tmp_path: pathlib.Path, url: str, code: int) -> None:
-    done = manage(tmp_path, url, "db", "sync")
+    done = command_line.manage(tmp_path, url, "db", "sync")
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("musterbook-manage: ")
     assert done.stderr.count("\n") == 1
@@ -71,7 +56,74 @@ def test_errors_are_one_line(tmp_path: pathlib.Path, url: str, code: int) -> Non
 
 
 def test_help_tells_the_exit_codes(tmp_path: pathlib.Path) -> None:
-    done = manage(tmp_path, "", "--help")
+    done = command_line.manage(tmp_path, "", "--help")
     assert done.returncode == 0
     assert "Exit codes: 0 done" in done.stdout
-    assert manage(tmp_path, "", "db", "nope").returncode == 2
+    assert command_line.manage(tmp_path, "", "db", "nope").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["db", "nope"], "ACTION"),
+        (["db"], "ACTION"),
+        (["nope"], "category"),
+        (["db", "sync", "--no-such"], "--no-such"),
+        (["db", "check", "extra"], "extra"),
+        (["db", "check", "--json=yes"], "--json"),
+        (["db", "online_data_migrations", "--max-count", "0"], "--max-count"),
+        (["db", "online_data_migrations", "--max-count", "-1"], "--max-count"),
+        (["db", "online_data_migrations", "--max-count", "x\ny"], "--max-count"),
+        (["db", "online_data_migrations", "--max-count"], "--max-count"),
+        (["db", "purge", "--max-count", "9999999999"], "--max-count"),
+        (["db", "purge", "--days", "0"], "--days"),
+        (["db", "purge", "--days", "²"], "--days"),
+        (["db", "purge", "--days", "3", "--before", "2020-01-01"], "--before"),
+        (["db", "purge", "--before", "yesterday"], "--before"),
+        (["db", "purge", "--before", "2020-02-30"], "--before"),
+        (["db", "purge", "--before", ""], "--before"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(
+    tmp_path: pathlib.Path, sqlite_url: str, arguments: list[str], named: str
+) -> None:
+    done = command_line.manage(tmp_path, sqlite_url, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("musterbook-manage")
+    assert done.stderr.count("\n") == 1
+    assert named in done.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "online_data_migrations", "purge"])
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [("mysql://root:s3cret@127.0.0.1:1/x", 3), ("s3cret", 2)],
+)
+def test_commands_on_no_database(
+    tmp_path: pathlib.Path, url: str, code: int, command: str
+) -> None:
+    done = command_line.manage(tmp_path, url, "db", command)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.count("\n") == 1
+    assert "s3cret" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "online_data_migrations", "purge"])
+def test_commands_on_a_database_without_todays_shape(
+    tmp_path: pathlib.Path, database_url: str, empty: sa.Engine, command: str
+) -> None:
+    migration.sync(empty, "0002")
+    done = command_line.manage(tmp_path, database_url, "db", command)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "db sync" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "online_data_migrations", "purge"])
+def test_help_of_a_command_tells_its_exit_codes(
+    tmp_path: pathlib.Path, command: str
+) -> None:
+    done = command_line.manage(tmp_path, "", "db", command, "--help")
+    assert done.returncode == 0
+    told = " ".join(done.stdout.split())
+    for part in ("Exit codes: 0 ", "; 1 ", "; 2 ", "; 3 the database can't be reached"):
+        assert part in told

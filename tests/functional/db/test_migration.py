@@ -1,9 +1,6 @@
 """From Juno's shape to today's, and what is refused."""
 
-from collections.abc import Iterator
 from concurrent import futures
-import contextlib
-import importlib
 import pathlib
 from typing import Any
 
@@ -24,49 +21,10 @@ from objects import service as service_obj
 from objects import store as store_port
 from tests.functional.db import juno
 
-shape = importlib.import_module("conductor.db.migrations.versions.0001_juno")
-COLLATION = "utf8mb3_unicode_ci"
-
-
-def make_juno(engine: sa.Engine, key_name: str = "strange-FK_7") -> None:
-    """Create what Nova 2014.2 leaves behind, its other tables included."""
-    metadata = sa.MetaData()
-    mysql = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb3"}
-    kw: dict[str, Any] = mysql | {"mysql_collate": COLLATION}
-    sa.Table("services", metadata, *shape.services(), **kw)
-    key = sa.ForeignKeyConstraint(["service_id"], ["services.id"], name=key_name)
-    sa.Table("compute_nodes", metadata, *shape.compute_nodes(), key, **kw)
-    parent = sa.ForeignKey("compute_nodes.id")
-    column = sa.Column("compute_node_id", sa.Integer, parent)
-    sa.Table("pci_devices", metadata, column, **kw)
-    version = sa.Column("version", sa.Integer)
-    sa.Table("migrate_version", metadata, version, **kw)
-    metadata.create_all(engine)
-
-
-@contextlib.contextmanager
-def unchecked(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Yield a transaction in which foreign keys aren't checked."""
-    off, on = {
-        "sqlite": ("PRAGMA foreign_keys = OFF", "PRAGMA foreign_keys = ON"),
-        "mysql": ("SET foreign_key_checks = 0", "SET foreign_key_checks = 1"),
-        "postgresql": (
-            "SET session_replication_role = replica",
-            "SET session_replication_role = DEFAULT",
-        ),
-    }[engine.dialect.name]
-    with engine.connect() as connection:
-        driver = connection.connection.dbapi_connection
-        assert driver is not None
-        driver.cursor().execute(off)
-        with connection.begin():
-            yield connection
-        driver.cursor().execute(on)
-
 
 def fill(engine: sa.Engine) -> None:
     """Insert every oddity of reference/legacy-schema.md."""
-    with unchecked(engine) as c:
+    with juno.unchecked(engine) as c:
         juno.service(c, 1, "short")
         juno.service(c, 2, "long.example.org", disabled=True)
         juno.service(c, 3, "ironic", disabled=None, disabled_reason="Wartung läuft ✓")
@@ -108,7 +66,7 @@ def keys(engine: sa.Engine, table: str) -> list[Any]:
 
 
 def test_every_oddity_survives(empty: sa.Engine) -> None:
-    make_juno(empty)
+    juno.make(empty)
     fill(empty)
     before = content(empty)
     migration.sync(empty)
@@ -126,7 +84,7 @@ def test_every_oddity_survives(empty: sa.Engine) -> None:
 
 
 def test_objects_read_every_oddity(empty: sa.Engine) -> None:
-    make_juno(empty)
+    juno.make(empty)
     fill(empty)
     migration.sync(empty)
     store_port.bind(db_store.DatabaseStore(empty))
@@ -171,7 +129,7 @@ def test_objects_read_every_oddity(empty: sa.Engine) -> None:
 def test_foreign_key_goes_whatever_its_name(
     empty: sa.Engine, key_name: str | None
 ) -> None:
-    make_juno(empty, key_name)  # type: ignore[arg-type]  # None: named by the database
+    juno.make(empty, key_name)  # type: ignore[arg-type]  # None: named by the database
     migration.sync(empty)
     assert keys(empty, "compute_nodes") == []
 
@@ -203,7 +161,7 @@ def test_models_say_what_the_migrations_made(engine: sa.Engine) -> None:
 def test_host_has_the_collation_of_services_host(empty: sa.Engine) -> None:
     if empty.dialect.name != "mysql":
         pytest.skip("collations of columns are MySQL's")
-    make_juno(empty)
+    juno.make(empty)
     migration.sync(empty)
     query = sa.text(
         "SELECT table_name, column_type, collation_name"
@@ -213,7 +171,7 @@ def test_host_has_the_collation_of_services_host(empty: sa.Engine) -> None:
     )
     with empty.connect() as connection:
         kinds = {tuple(row[1:]) for row in connection.execute(query)}
-    assert kinds == {("varchar(255)", COLLATION)}
+    assert kinds == {("varchar(255)", juno.COLLATION)}
 
 
 def test_four_syncs_at_once(database_url: str) -> None:
@@ -270,13 +228,13 @@ def test_what_is_not_current_is_refused(empty: sa.Engine) -> None:
 
 
 def test_juno_without_our_mark(empty: sa.Engine) -> None:
-    make_juno(empty)
+    juno.make(empty)
     with pytest.raises(errors.DatabaseShape, match="Juno's shape; run"):
         migration.check_current(empty)
 
 
 def test_other_shapes_are_refused_by_name(empty: sa.Engine) -> None:
-    make_juno(empty)
+    juno.make(empty)
     with empty.begin() as c:
         c.execute(sa.text("ALTER TABLE services ADD COLUMN version INTEGER"))
     with pytest.raises(
@@ -294,7 +252,7 @@ def test_other_shapes_are_refused_by_name(empty: sa.Engine) -> None:
 def test_services_that_differ_in_case_only(empty: sa.Engine) -> None:
     if empty.dialect.name != "postgresql":
         pytest.skip("the others never let them in")
-    make_juno(empty)
+    juno.make(empty)
     with empty.begin() as connection:
         juno.service(connection, 1, "host")
         juno.service(connection, 2, "Host")

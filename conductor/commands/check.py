@@ -1,0 +1,96 @@
+"""Tell what is odd about compute nodes and services, and change nothing.
+
+Names orphans, duplicates, rows of Juno's shape (NULL hosts), nodes without a name or
+a service, and services without a host or nodes. Agents may save meanwhile.
+"""
+
+import argparse
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+import itertools
+import json
+from typing import Any
+
+from oslo_config import cfg
+
+from conductor import commands
+from conductor.commands import progress
+from conductor.db import audit
+from conductor.db import engine as db_engine
+from conductor.db import migration
+
+EPILOG = (
+    "Exit codes: 0 nothing found; 1 findings; 2 the command line or an option can't "
+    "be used; 3 the database can't be reached or used."
+)
+_Findings = Iterator[tuple[audit.Kind, Iterator[Mapping[str, Any]]]]
+#: Rows of one kind that are listed for people; programs get all.
+_LISTED = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print all findings as one JSON object instead of the first "
+        f"{_LISTED} of each kind as tables",
+    )
+
+
+def run(conf: cfg.ConfigOpts, say: commands.Say) -> int:
+    """Print the findings as they are found; return the exit code."""
+    engine = db_engine.from_conf(conf, statement_seconds=commands.STATEMENT_SECONDS)
+    migration.check_current(engine)
+    show = _print_json if conf.category.json else _print
+    found = show(audit.findings(engine), say)
+    return commands.MORE if found else commands.DONE
+
+
+def _print_json(findings: _Findings, say: commands.Say) -> int:
+    """Print line by line, so that memory stays flat; return the number of findings."""
+    say('{"findings": {')
+    counts = {}
+    for position, (kind, rows) in enumerate(findings):
+        say(f'{"," if position else ""}"{kind.name}": [')
+        number = 0
+        for number, row in enumerate(rows, 1):
+            say(f"{',' if number > 1 else ''}{json.dumps(dict(row))}")
+        say("]")
+        counts[kind.name] = number
+    total = sum(counts.values())
+    say(f'}}, "counts": {json.dumps(counts)}, "clean": {json.dumps(not total)}}}')
+    return total
+
+
+def _print(findings: _Findings, say: commands.Say) -> int:
+    total = 0
+    for kind, rows in findings:
+        first = list(itertools.islice(rows, _LISTED))
+        if not first:
+            continue
+        more = sum(1 for _ in rows)
+        total += len(first) + more
+        say(f"{kind.name}: {len(first) + more} ({kind.meaning})")
+        for line in _table(first):
+            say(f"  {line}")
+        if more:
+            say(f"  and {more} more; --json lists all")
+        say(f"  what to do: {kind.remedy}")
+    say(f"{total} findings" if total else "nothing found")
+    return total
+
+
+def _table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the rows, and the names of their columns above, in columns."""
+    found = list(rows)
+    names = list(found[0])
+    cells = [names, *([progress.shown(row[name]) for name in names] for row in found)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
+    return [
+        "  ".join(
+            cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
