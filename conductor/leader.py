@@ -138,13 +138,19 @@ class Leader:
         """Log a failure when it begins; return whether it is of a new kind."""
         new = self._failing != kind
         if new:
-            LOG.warning("Leader: can't look at the fleet: %s; trying again", reason)
+            what = "Leader: can't look at the fleet"
+            if self._term is None:
+                what = "Can't ask who leads"
+            LOG.warning("%s: %s; trying again", what, reason)
         self._failing = kind
         return new
 
     def _note_success(self) -> None:
         if self._failing is not None:
-            LOG.warning("Leader: looking at the fleet again")
+            what = "Leader: looking at the fleet again"
+            if self._term is None:
+                what = "Who leads can be asked again"
+            LOG.warning("%s", what)
             self._failing = None
             # It may be another database, or an earlier state of it.
             self._unsure = self._doubting = True

@@ -1,4 +1,4 @@
-"""What the log says while the broker is lost: the begin and the end, once."""
+"""What the log says while the broker is lost: begin, new reasons, end; each once."""
 
 from collections.abc import Callable
 import logging
@@ -21,6 +21,7 @@ class Outage:
         self._lock = threading.Lock()
         self._missing: set[object] = set()
         self._began = 0.0
+        self._reasons: set[str] = set()
 
     def lost(self, party: object, address: str, reason: str) -> None:
         """Note that a party misses the broker.
@@ -32,6 +33,9 @@ class Outage:
         with self._lock:
             first = not self._missing
             self._missing.add(party)
+            if not first and reason not in self._reasons:
+                LOG.error("The message broker is still lost: %s: %s", address, reason)
+            self._reasons.add(reason)
             if first:
                 self._began = self._clock()
                 LOG.error(
@@ -47,6 +51,7 @@ class Outage:
                 return
             self._missing.remove(party)
             if not self._missing:
+                self._reasons.clear()
                 LOG.warning(
                     "The message broker is back, after %.0f s",
                     self._clock() - self._began,
@@ -56,6 +61,8 @@ class Outage:
         """Note that a party has ended, which is no end of the outage."""
         with self._lock:
             self._missing.discard(party)
+            if not self._missing:
+                self._reasons.clear()
 
     def misses(self, party: object) -> bool:
         """Return whether a party misses the broker."""

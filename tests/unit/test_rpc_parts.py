@@ -25,22 +25,37 @@ class Clock:
 
 
 class TestOutage:
-    def test_begin_and_end_are_told_once(
+    def test_begin_new_reasons_and_end_are_told_once(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         clock = Clock()
         found = outage.Outage(clock)
         found.lost("listener", "h:5672", "Connection refused")
-        found.lost("listener", "h:5672", "doesn't answer")
-        found.lost("pool", "h:5672", "doesn't answer")
+        for _ in range(3):
+            found.lost("listener", "h:5672", "doesn't answer")
+            found.lost("pool", "h:5672", "doesn't answer")
+            found.lost("listener", "h:5672", "Connection refused")
         found.back("listener")
         clock.now += 12
-        assert len(caplog.records) == 1
+        assert len(caplog.records) == 2
         found.back("pool")
         found.back("pool")
-        begin, end = (record.getMessage() for record in caplog.records)
-        assert "h:5672: Connection refused" in begin
+        begin, change, end = (record.getMessage() for record in caplog.records)
+        assert "is lost: h:5672: Connection refused" in begin
+        assert "is still lost: h:5672: doesn't answer" in change
         assert "after 12 s" in end
+
+    def test_each_outage_has_its_own_reasons(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        found = outage.Outage()
+        for _ in range(2):
+            found.lost("pool", "h:5672", "Connection refused")
+            found.lost("pool", "h:5672", "refuses the user or the password")
+            found.back("pool")
+        texts = [record.getMessage() for record in caplog.records]
+        assert [" is lost" in t for t in texts] == [True, False, False] * 2
+        assert [" still lost" in t for t in texts] == [False, True, False] * 2
 
     def test_a_party_that_ends_is_no_end(
         self, caplog: pytest.LogCaptureFixture
