@@ -64,7 +64,9 @@ def test_tox_installs_what_the_readmes_test_command_installs() -> None:
     assert env["package"] == "editable"
     assert f"-e '.[{extras}]' {env['deps']} &&" in _readme_command("test")
     assert _readme_command("test").endswith(
-        env["commands"].replace("{posargs:-n 2}", "-n 2")
+        env["commands"].replace(
+            "{posargs:-n 2 --dist worksteal}", "-n 2 --dist worksteal"
+        )
     )
 
 
