@@ -74,6 +74,11 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def _stands(process: psutil.Process) -> bool:
+    ended = {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+    return process.status() in {psutil.STATUS_STOPPED, *ended}
+
+
 class Server(abc.ABC):
     """One server process. One thread at a time may call it.
 
@@ -176,6 +181,8 @@ class Server(abc.ABC):
         for process in self._tree():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
+                # The signal is sent by now, which is not to say that it has acted.
+                util.wait_until(lambda: _stands(process), what="the freeze")  # noqa: B023
 
     def thaw(self) -> None:
         """Let it run on after freeze."""

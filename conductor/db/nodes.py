@@ -56,6 +56,8 @@ _LEGACY_OF_HOST = (
 _LEGACY_BY_IDENTITY = _LEGACY_OF_HOST.where(
     types.same_name(_T.c.hypervisor_hostname, sa.bindparam("name", type_=sa.String()))
 )
+#: Of either shape, as of one instant: between two statements a row may change it.
+_OF_EITHER_SHAPE = _BY_IDENTITY.union_all(_LEGACY_BY_IDENTITY)
 _BY_HOST = (
     sa.select(_T)
     .where(
@@ -90,7 +92,11 @@ class NodeReader:
             if found is not None:
                 return found
             legacy = rows.find_legacy(connection, _T, uuid.lower())
-            return _first(connection, _LIVE.where(_T.c.id == legacy))
+            # Without one, once more: it may have got its uuid in between.
+            same = (
+                _T.c.id == legacy if legacy is not None else _T.c.uuid == uuid.lower()
+            )
+            return _first(connection, _LIVE.where(same))
 
         if not (limits.countable(id) if id is not None else limits.storable(uuid)):
             raise missing
@@ -173,6 +179,12 @@ class NodeReader:
                 bare = connection.execute(_LIVE.where(_T.c.uuid.is_(None))).mappings()
                 legacy = (rows.node(row) for row in bare)
                 nodes += [node for node in legacy if node["uuid"] in set(wanted)]
+            missing = set(wanted) - {node["uuid"] for node in nodes}
+            if missing:  # unless one has got its uuid in between
+                again = _LIVE.where(_T.c.uuid.in_(sorted(missing)[:_BATCH]))
+                nodes += [
+                    rows.node(row) for row in connection.execute(again).mappings()
+                ]
             return sorted(nodes, key=lambda node: int(node["id"]))
 
         return retry.read(self._engine, work)
@@ -190,7 +202,11 @@ def find_by_identity(
     """Return the stored row of the live node of this identity, of either shape."""
     parameters = {"host": host, "name": name}
     found = connection.execute(_BY_IDENTITY, parameters).mappings().first()
-    return found if found is not None else find_legacy(connection, host, name)
+    if found is not None:
+        return found
+    either = connection.execute(_OF_EITHER_SHAPE, parameters).mappings().all()
+    ours = [row for row in either if row["service_id"] is None]
+    return min(ours or either, key=lambda row: int(row["id"]), default=None)
 
 
 def find_legacy(connection: sa.Connection, host: str, name: str) -> rows.Stored | None:

@@ -203,8 +203,13 @@ def _live(
 
 def _id_of(connection: sa.Connection, uuid: str) -> int | None:
     uuid = uuid.lower()
-    found = connection.execute(sa.select(_T.c.id).where(_T.c.uuid == uuid)).scalar()
-    return found if found is not None else rows.find_legacy(connection, _T, uuid)
+    query = sa.select(_T.c.id).where(_T.c.uuid == uuid)
+    found: int | None = connection.execute(query).scalar()
+    if found is None:
+        found = rows.find_legacy(connection, _T, uuid)
+    if found is None:  # unless it has got its uuid in between
+        found = connection.execute(query).scalar()
+    return found
 
 
 def _writable(values: store.Row) -> dict[str, Any]:

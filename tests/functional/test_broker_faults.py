@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Iterator
 from concurrent import futures
+import itertools
 import json
 import logging
 import pathlib
@@ -53,12 +54,12 @@ def configure(broker: servers.RabbitMQ) -> None:
         broker.control("eval", f"application:set_env(rabbit, {name}, {value}).")
 
 
-_numbers = iter(range(servers.RabbitMQ.batch))
+_numbers = itertools.count()
 
 
 @pytest.fixture
-def vhost() -> str:
-    return f"lease_{next(_numbers)}"
+def vhost(broker: servers.RabbitMQ) -> str:
+    return broker.lease(next(_numbers)).rpartition("/")[2]
 
 
 @pytest.fixture

@@ -46,6 +46,37 @@ def test_found_by_derived_host(
     assert store.service_get(uuid=uuid)["id"] == 1
 
 
+@pytest.mark.parametrize("by", ["identity", "uuid", "uuids"])
+def test_found_while_it_changes_its_shape(
+    legacy: sa.Engine, store: db_store.DatabaseStore, by: str
+) -> None:
+    """A reader looks twice, and another process saves the row in between."""
+    uuid = store.compute_node_get(id=1)["uuid"]
+    saved: list[object] = []
+
+    @sa.event.listens_for(legacy, "after_cursor_execute")
+    def _save(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "FROM compute_nodes" not in statement or saved:
+            return
+        saved.append(statement)
+        other = sa.create_engine(legacy.url)
+        with other.begin() as connection:
+            detach = (
+                "UPDATE compute_nodes SET host = 'h1', service_id = NULL, uuid = :u"
+            )
+            connection.execute(sa.text(f"{detach} WHERE id = 1"), {"u": uuid})
+        other.dispose()
+
+    if by == "identity":
+        found = store.compute_node_get_by_host_and_nodename("h1", "hv")["id"]
+    elif by == "uuid":
+        found = store.compute_node_get(uuid=uuid)["id"]
+    else:
+        (found,) = [row["id"] for row in store.compute_nodes_by_uuids([uuid])]
+    assert found == 1
+    assert saved
+
+
 @pytest.mark.parametrize(("node_id", "host"), [(1, "h1"), (2, "old")])
 def test_save_detaches(
     legacy: sa.Engine, store: db_store.DatabaseStore, node_id: int, host: str
