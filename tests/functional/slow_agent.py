@@ -6,10 +6,14 @@ Nothing of what an agent does by itself takes seconds; claims will.
 import sys
 import time
 
+from oslo_log import log as logging
+
 from compute_agent import main
 from compute_agent import manager
 from musterbook import rpc
 from musterbook.context import RequestContext
+
+LOG = logging.getLogger("musterbook.slow_agent")
 
 
 class SlowManager(manager.ComputeManager):
@@ -18,6 +22,7 @@ class SlowManager(manager.ComputeManager):
     @rpc.exposed
     def hold(self, context: RequestContext, seconds: float) -> str:
         """Answer after so many seconds."""
+        LOG.info("Holding a call")
         time.sleep(seconds)
         return "held"
 

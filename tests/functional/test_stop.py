@@ -60,6 +60,11 @@ def holder(lab: labs.Lab, host: str) -> Callable[[float], str]:
     return hold
 
 
+def wait_in_hand(process: labs.Process, said: str, calls: int) -> None:
+    """Wait until so many calls have reached the process."""
+    util.wait_until(lambda: process.errors().count(said) == calls, 30, "the calls")
+
+
 def ready(lab: labs.Lab, graceful: int) -> labs.Process:
     """Return a slow agent that is up, with this graceful_shutdown_timeout."""
     lab.start_conductor()
@@ -76,7 +81,7 @@ def test_an_agent_finishes_what_is_in_hand(
     agent = ready(lab, graceful=10)
     hold = holder(lab, "web1")
     calls = [pool.submit(hold, 3.0) for _ in range(5)]
-    time.sleep(1)  # the calls are under way
+    wait_in_hand(agent, "Holding a call", 5)
     agent.send(signal.SIGTERM)
     sent = time.monotonic()
     assert lab.wait_state("web1", "down") - sent < 2 + SLACK
@@ -95,7 +100,7 @@ def test_an_agent_tells_whom_it_can_not_answer(
     agent = ready(lab, graceful=2)
     hold = holder(lab, "web1")
     long, short = pool.submit(hold, 60.0), pool.submit(hold, 2.0)
-    time.sleep(1)  # the calls are under way
+    wait_in_hand(agent, "Holding a call", 2)
     agent.send(signal.SIGTERM)
     sent = time.monotonic()
     with pytest.raises(errors.ConductorUnavailable) as caught:
@@ -141,7 +146,8 @@ def say_hello(lab: labs.Lab, identity: str) -> int:
 def conductor(lab: labs.Lab) -> Callable[[int], labs.Process]:
     def start(graceful: int) -> labs.Process:
         lab.workers = 2
-        config = lab.config("c1", {"host": "c1", "graceful_shutdown_timeout": graceful})
+        more = {"host": "c1", "graceful_shutdown_timeout": graceful, "debug": True}
+        config = lab.config("c1", more)
         made = lab.run("conductor.main", "--config-file", config, name="c1")
         util.wait_until(lambda: len(made.children()) == 2, what="two workers")
         return made
@@ -160,7 +166,7 @@ def test_a_conductor_finishes_what_is_in_hand(
     assert say_hello(lab, identity) == 1
     with locked(lab, "web1"):
         calls = [pool.submit(say_hello, lab, identity) for _ in range(5)]
-        time.sleep(1)  # the calls are under way
+        wait_in_hand(run, "asks: hello of web1", 1 + 5)
         run.send(signal.SIGTERM)
         sent = time.monotonic()
         time.sleep(2)  # less than it takes the database to give up
@@ -182,7 +188,7 @@ def test_a_conductor_tells_whom_it_can_not_answer(
     say_hello(lab, identity)
     with locked(lab, "web1"):
         calls = [pool.submit(say_hello, lab, identity) for _ in range(4)]
-        time.sleep(0.5)  # the calls are under way
+        wait_in_hand(run, "asks: hello of web1", 1 + 4)
         run.send(signal.SIGTERM)
         sent = time.monotonic()
         assert run.wait() == 0
