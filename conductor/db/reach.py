@@ -1,8 +1,6 @@
 """Whether the database is there, and of today's shape, before anything is served."""
 
-import logging
 import threading
-import time
 
 from oslo_config import cfg
 from oslo_db import exception as oslo_exc
@@ -15,12 +13,10 @@ from conductor.db import retry
 from musterbook import backoff
 from musterbook import errors
 
-LOG = logging.getLogger(__name__)
-
-_FIRST_PAUSE = 0.5
-_MOST_PAUSE = 10.0
 #: Limit of a statement here: who is told to stop waits for one at most.
 _STATEMENT_SECONDS = 5
+#: Seconds after which an odd shape is looked at once more.
+_SECOND_LOOK = 0.5
 
 
 def wait_for_database(conf: cfg.ConfigOpts, stopping: threading.Event) -> bool:
@@ -39,38 +35,32 @@ def wait_for_database(conf: cfg.ConfigOpts, stopping: threading.Event) -> bool:
     """
     engine = db_engine.from_conf(conf, statement_seconds=_STATEMENT_SECONDS)
     try:
-        return _wait(engine, stopping)
+        return backoff.wait_for_server(
+            lambda: _look(engine, stopping),
+            stopping,
+            "Waiting for the database",
+            "The database can be used",
+        )
     finally:
         engine.dispose()
 
 
-def _wait(engine: sa.Engine, stopping: threading.Event) -> bool:
-    pauses = backoff.Backoff(_FIRST_PAUSE, _MOST_PAUSE)
-    began, reason = time.monotonic(), ""
-    odd = False
-    while not stopping.is_set():
-        try:
-            found = _attempt(engine)
-            odd = False
-        except errors.DatabaseShape as exc:
-            # Twice: MySQL shows each step of a sync that is under way.
-            if odd:
-                raise errors.ConfigurationError(
-                    option=db_engine.OPTION, reason=exc.message
-                ) from None
-            odd = True
-            stopping.wait(_FIRST_PAUSE)
-            continue
-        if not found:
-            if reason:
-                seconds = time.monotonic() - began
-                LOG.warning("The database can be used, after %.0f s", seconds)
-            return True
-        if found != reason and not stopping.is_set():
-            LOG.warning("Waiting for the database: %s", found)
-        reason = found
-        stopping.wait(pauses.pause())
-    return False
+def _look(engine: sa.Engine, stopping: threading.Event) -> str:
+    """Look as _attempt does, twice before the shape is called one of no use.
+
+    MySQL shows each step of a sync that is under way.
+    """
+    try:
+        return _attempt(engine)
+    except errors.DatabaseShape as exc:
+        if stopping.wait(_SECOND_LOOK):
+            return exc.message
+    try:
+        return _attempt(engine)
+    except errors.DatabaseShape as exc:
+        raise errors.ConfigurationError(
+            option=db_engine.OPTION, reason=exc.message
+        ) from None
 
 
 def _attempt(engine: sa.Engine) -> str:

@@ -4,10 +4,8 @@ oslo.messaging's server connects when it is started, and tries that for as long 
 takes; what refuses this process is found out here before that, and says so in a line.
 """
 
-import logging
 import os
 import threading
-import time
 from typing import Any
 
 from oslo_config import cfg
@@ -18,10 +16,6 @@ from musterbook import errors
 from musterbook.rpc import connection
 from musterbook.rpc import rabbit
 
-LOG = logging.getLogger(__name__)
-
-_FIRST_PAUSE = 0.5
-_MOST_PAUSE = 10.0
 _SSL_FILES = ("ssl_key_file", "ssl_cert_file", "ssl_ca_file")
 
 
@@ -43,20 +37,12 @@ def wait_for_broker(conf: cfg.ConfigOpts, stopping: threading.Event) -> bool:
     if url.transport != "rabbit":
         return not stopping.is_set()
     _check_ssl_files(conf)
-    pauses = backoff.Backoff(_FIRST_PAUSE, _MOST_PAUSE)
-    began, reason = time.monotonic(), ""
-    while not stopping.is_set():
-        found = _attempt(conf, url, stopping)
-        if not found:
-            if reason:
-                seconds = time.monotonic() - began
-                LOG.warning("The message broker answers, after %.0f s", seconds)
-            return True
-        if found != reason and not stopping.is_set():
-            LOG.warning("Waiting for the message broker: %s", found)
-        reason = found
-        stopping.wait(pauses.pause())
-    return False
+    return backoff.wait_for_server(
+        lambda: _attempt(conf, url, stopping),
+        stopping,
+        "Waiting for the message broker",
+        "The message broker answers",
+    )
 
 
 def _attempt(conf: cfg.ConfigOpts, url: Any, stopping: threading.Event) -> str:

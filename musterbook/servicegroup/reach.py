@@ -1,19 +1,13 @@
 """Whether the group backend is there, and lets this process in, at start."""
 
 from collections.abc import Callable
-import logging
 import threading
-import time
 
 from musterbook import backoff
 from musterbook import errors
 from musterbook.servicegroup import driver as group_driver
 
-LOG = logging.getLogger(__name__)
-
 OPTION = "servicegroup_tooz_url"
-_FIRST_PAUSE = 0.5
-_MOST_PAUSE = 10.0
 
 
 def wait_for_group(
@@ -30,20 +24,9 @@ def wait_for_group(
     :raises ConfigurationError: the backend is there and refuses the user or the
         password
     """
-    pauses = backoff.Backoff(_FIRST_PAUSE, _MOST_PAUSE)
-    began, reason = time.monotonic(), ""
-    while not stopping.is_set():
-        found = attempt(make_driver)
-        if not found:
-            if reason:
-                seconds = time.monotonic() - began
-                LOG.warning("The group backend answers, after %.0f s", seconds)
-            return True
-        if found != reason and not stopping.is_set():
-            LOG.warning("Waiting: %s", found)
-        reason = found
-        stopping.wait(pauses.pause())
-    return False
+    return backoff.wait_for_server(
+        lambda: attempt(make_driver), stopping, "Waiting", "The group backend answers"
+    )
 
 
 def attempt(make_driver: Callable[[], group_driver.GroupDriver]) -> str:

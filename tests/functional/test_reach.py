@@ -9,6 +9,7 @@ from urllib import parse
 
 import pytest
 
+from musterbook import backoff
 from musterbook import errors
 from musterbook import rpc
 from musterbook.rpc import reach
@@ -89,8 +90,8 @@ def test_it_says_when_the_waiting_begins_and_ends(
 ) -> None:
     answers = iter(["h:1: refused"] * 3 + ["h:1: silent"] * 2 + [""])
     monkeypatch.setattr(reach, "_attempt", lambda *_: next(answers))
-    monkeypatch.setattr(reach, "_MOST_PAUSE", 0.1)
-    monkeypatch.setattr(reach, "_FIRST_PAUSE", 0.1)
+    monkeypatch.setattr(backoff, "_MOST_PAUSE", 0.1)
+    monkeypatch.setattr(backoff, "_FIRST_PAUSE", 0.1)
     assert wait("rabbit://u:p@h:1/")
     assert [record.getMessage() for record in caplog.records] == [
         "Waiting for the message broker: h:1: refused",
