@@ -122,12 +122,16 @@ class Outage:
             if fault is None or now - fault >= _SHAPE_SECONDS:
                 self._end(now)
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: str, asked: float | None = None) -> None:
         """Note that the database can't be reached, or lets nobody in.
 
         :param reason: for people, without secrets
+        :param asked: at which instant what failed was begun; if the database has
+            answered since, this comes late from an outage that is over
         """
         with self._changed:
+            if self._since is None and asked is not None and asked < self._heard:
+                return
             self._shape_fault = None
             self._begin(self._clock(), reason)
 

@@ -180,10 +180,10 @@ def _tell(
     if trouble is Trouble.SHAPE:
         seen.misses_tables(_NO_TABLE)
     elif trouble is Trouble.REFUSED:
-        seen.failed(_reason(exc))
+        seen.failed(_reason(exc), asked)
     elif trouble is Trouble.LOST:
         if surely:
-            seen.failed(_NO_CONNECTION)
+            seen.failed(_NO_CONNECTION, asked)
     elif trouble is not Trouble.NO_CONNECTION:
         seen.answered(asked)
     if trouble is Trouble.DENIED:

@@ -361,3 +361,19 @@ def test_a_file_is_never_refused() -> None:
     with bench.hanging(outage.CALLS * 2):
         bench.now += 100
         assert not bench.refused()
+
+
+def test_a_failure_that_comes_late_begins_no_outage(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Connections that were begun while the server was frozen fail after its thaw."""
+    bench.now += 1
+    begun = bench.now
+    bench.seen.failed("no connection", begun)
+    bench.now += 5
+    bench.answered()
+    bench.seen.failed("no connection", begun)
+    assert len(lines(caplog)) == 2
+    bench.now += 1
+    bench.seen.failed("no connection", bench.now)
+    assert len(lines(caplog)) == 3
