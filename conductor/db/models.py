@@ -61,6 +61,7 @@ services = sa.Table(
     sa.Column("state_evidence", sa.Text),
     sa.Column("state_actor", sa.String(255)),
     sa.Column("stream_version", sa.BigInteger),
+    _count("version", "the service level that its process runs; 0: it never said"),
 )
 
 compute_nodes = sa.Table(
@@ -103,6 +104,32 @@ compute_nodes = sa.Table(
     _count("generation", "rises with every change of the row"),
     _count("inventory_generation", "rises when what an agent reports changes"),
     sa.Column("stream_version", sa.BigInteger),
+    _count("booking", "how far usage is booked in allocations: see allocations.py"),
+)
+
+allocations = sa.Table(
+    "allocations",
+    METADATA,
+    sa.Column("id", types.big_key(), primary_key=True),
+    sa.Column("uuid", sa.String(36), nullable=False, doc="chosen by who asked for it"),
+    sa.Column("node_id", sa.Integer, doc="NULL: released before it was booked"),
+    sa.Column("kind", sa.String(16), nullable=False, doc="legacy or claim"),
+    sa.Column(
+        "state",
+        sa.String(16),
+        nullable=False,
+        doc="held or confirmed, both of which count; or released",
+    ),
+    _count("vcpus", "part of the node's vcpus_used"),
+    _count("memory_mb", "part of the node's memory_mb_used"),
+    _count("local_gb", "part of the node's local_gb_used"),
+    sa.Column("custom", sa.Text, doc="JSON object of further countable resources"),
+    sa.Column("owner", sa.String(255)),
+    sa.Column("replaces", sa.String(36), doc="a move: the uuid it takes over from"),
+    sa.Column("created_at", types.UtcDateTime(), nullable=False),
+    sa.Column("confirmed_at", types.UtcDateTime()),
+    sa.Column("expires_at", types.UtcDateTime(), doc="of a held one; NULL: never"),
+    sa.Column("finished_at", types.UtcDateTime(), doc="when it was released"),
 )
 
 leases = sa.Table(

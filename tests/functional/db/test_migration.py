@@ -187,7 +187,7 @@ def test_four_syncs_at_once(database_url: str) -> None:
         engine.dispose()
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
 def test_interrupted_sync_is_continued(empty: sa.Engine, revision: str) -> None:
     """MySQL keeps the statements before the interruption; play them back."""
     if empty.dialect.name != "mysql":
@@ -197,13 +197,21 @@ def test_interrupted_sync_is_continued(empty: sa.Engine, revision: str) -> None:
         c.execute(
             sa.text("UPDATE musterbook_version SET version_num = :r"), {"r": revision}
         )
-        c.execute(sa.text("ALTER TABLE services DROP COLUMN stream_version"))
-        if revision == "0002":
-            c.execute(sa.text("ALTER TABLE services ADD COLUMN stream_version BIGINT"))
-            c.execute(sa.text("DROP TABLE fleet_batches"))
+        undo = {
+            "0001": ["ALTER TABLE services DROP COLUMN stream_version"],
+            "0002": ["DROP TABLE fleet_batches"],
+            "0003": [
+                "ALTER TABLE services DROP COLUMN version",
+                "ALTER TABLE allocations DROP INDEX ix_allocations_node_id",
+            ],
+        }
+        for statement in undo[revision]:
+            c.execute(sa.text(statement))
     migration.sync(empty)
     migration.check_current(empty)
     test_models_say_what_the_migrations_made(empty)
+    indexes = sa.inspect(empty).get_indexes("allocations")
+    assert "ix_allocations_node_id" in {index["name"] for index in indexes}
 
 
 def test_what_is_not_current_is_refused(empty: sa.Engine) -> None:
@@ -217,12 +225,12 @@ def test_what_is_not_current_is_refused(empty: sa.Engine) -> None:
     migration.sync(empty, "0001")
     assert migration.version(empty) == "0001"
     assert refusal() == (
-        "it is at revision 0001, this code needs 0003; run musterbook-manage db sync"
+        "it is at revision 0001, this code needs 0004; run musterbook-manage db sync"
     )
     migration.sync(empty)
     with empty.begin() as connection:
         connection.execute(sa.text("UPDATE musterbook_version SET version_num = '9'"))
-    assert "revision 9, newer than this code, which knows up to 0003" in refusal()
+    assert "revision 9, newer than this code, which knows up to 0004" in refusal()
     with pytest.raises(errors.DatabaseShape, match="newer than this code"):
         migration.sync(empty)
 
