@@ -68,6 +68,7 @@ class ResourceTracker:
         self._stopping = stopping or threading.Event()
         self._nodes: dict[str, compute_node.ComputeNode] = {}
         self._failing: dict[str, str] = {}
+        self._untold: set[str] = set()
         self._source_failing = False
         self._reread = threading.Event()
         self._gave_up_at = ""
@@ -154,18 +155,48 @@ class ResourceTracker:
         """Bring one node's record up to date; return what was done."""
         node = self._nodes.get(name) or self._find(name)
         if node is None:
-            self._nodes[name] = self._create(name, reading)
+            node = self._nodes[name] = self._create(name, reading)
+            self._confirm_usage(node, reading)
             return "created"
         self._nodes[name] = node
         stored = _stored(node)
         changes = core.changes(stored, core.capacity(reading, self._policy, stored))
-        if not changes:
-            return "unchanged"
         for column, value in changes.items():
             setattr(node, column, value)
-        node.save()
-        LOG.info("Node %s: saved %s", name, ", ".join(sorted(changes)))
-        return "saved"
+        if changes:
+            node.save()
+            LOG.info("Node %s: saved %s", name, ", ".join(sorted(changes)))
+        confirmed = self._confirm_usage(node, reading)
+        return "saved" if changes or confirmed else "unchanged"
+
+    def _confirm_usage(
+        self, node: compute_node.ComputeNode, reading: inventory_source.NodeInventory
+    ) -> bool:
+        """Say what uses a node that was taken over, if that isn't confirmed yet.
+
+        After the node's own save, by which the conductor learns what is reserved. A
+        conductor that is older than the question doesn't ask it.
+
+        :return: whether it was said
+        """
+        name = reading.hypervisor_hostname
+        if not node.obj_attr_is_set("usage_confirmed") or node.usage_confirmed:
+            self._untold.discard(name)
+            return False
+        if reading.used is None:
+            if name not in self._untold:
+                self._untold.add(name)
+                LOG.warning(
+                    "Node %s: was taken over with %s in use, which stays unconfirmed: "
+                    "the inventory source can't tell what runs there",
+                    name,
+                    _used(node),
+                )
+            return False
+        before = _used(node)
+        node.confirm_usage(dataclasses.asdict(reading.used))
+        LOG.warning("Node %s: usage confirmed: %s; was %s", name, _used(node), before)
+        return True
 
     def _find(self, name: str) -> compute_node.ComputeNode | None:
         try:
@@ -208,6 +239,13 @@ class ResourceTracker:
     def _note_success(self, name: str) -> None:
         if self._failing.pop(name, None) is not None:
             LOG.warning("Node %s: saved again", name)
+
+
+def _used(node: compute_node.ComputeNode) -> str:
+    return (
+        f"vcpus {node.vcpus_used}, memory_mb {node.memory_mb_used}, "
+        f"local_gb {node.local_gb_used}"
+    )
 
 
 def _stored(node: compute_node.ComputeNode) -> dict[str, object]:

@@ -20,6 +20,9 @@ from objects import base
 from objects import service as service_obj
 from objects import store
 
+_JUNO = "1.0"
+#: Versions without usage_confirmed.
+_OLDER = (_JUNO, "1.1")
 #: Fields of version 1.0, the Juno shape, besides the timestamps.
 _JUNO_FIELDS = frozenset(
     {
@@ -41,9 +44,10 @@ class ComputeNode(base.MusterObject):
         1.0 - the Juno shape: service_id, no host
         1.1 - host and uuid identify; service_id nullable and deprecated; ratios,
               reserved amounts, generations, boot_id, service
+        1.2 - usage is the conductor's to write; usage_confirmed, confirm_usage
     """
 
-    VERSION = "1.1"
+    VERSION = "1.2"
     OBJ_KEY_FIELDS = ("id", "host", "inventory_generation")
 
     # Of a peer that doesn't say which versions of Service it knows.
@@ -89,6 +93,8 @@ class ComputeNode(base.MusterObject):
         "boot_id": fields.StringField(nullable=True),
         "generation": fields.IntegerField(),
         "inventory_generation": fields.IntegerField(),
+        # False: part of usage is what an agent has still to confirm.
+        "usage_confirmed": fields.BooleanField(),
         # Set where a list was asked with_service, else looked up when first read.
         "service": fields.ObjectField("Service", nullable=True),
     }
@@ -98,7 +104,9 @@ class ComputeNode(base.MusterObject):
     ) -> None:
         """Turn the primitive into the shape of an older version."""
         super().obj_make_compatible(primitive, target_version)
-        if target_version != "1.0":
+        if target_version in _OLDER:
+            primitive.pop("usage_confirmed", None)
+        if target_version != _JUNO:
             return
         for name in primitive.keys() - _JUNO_FIELDS:
             del primitive[name]
@@ -159,8 +167,8 @@ class ComputeNode(base.MusterObject):
     def create(self) -> None:
         """Insert the node; its fields then are those of the stored row.
 
-        :raises InvalidInput: the id is already set, a value doesn't fit, or an agent
-            names another host than its own
+        :raises InvalidInput: the id is already set, a value doesn't fit or is the
+            conductor's to write, or an agent names another host than its own
         :raises ComputeNodeExists: a live node has this identity
         :raises Superseded: the agent that asks isn't the granted one
         """
@@ -168,15 +176,18 @@ class ComputeNode(base.MusterObject):
             raise errors.InvalidInput(field="id", reason="is already set")
         values = self._changed_columns()
         values.setdefault("uuid", str(uuidlib.uuid4()))
-        row = store.bound().compute_node_create(values, self.obj_grant())
+        row = store.bound().compute_node_create(
+            values, self.obj_grant(), writes_usage=self.VERSION == _JUNO
+        )
         self.obj_fill(self._context, row)
 
     @ovo_base.remotable
     def save(self) -> None:
         """Store the changed fields, and only if there are any.
 
-        :raises InvalidInput: there is no id, a value doesn't fit, the uuid is among
-            the changes, or an agent asks for another host's node
+        :raises InvalidInput: there is no id, a value doesn't fit or is the conductor's
+            to write, the uuid is among the changes, or an agent asks for another
+            host's node
         :raises Superseded: the agent that asks isn't the granted one
         :raises ComputeNodeNotFound: there is no live row any more
         :raises InventoryChanged: the row has another inventory generation than this
@@ -191,9 +202,30 @@ class ComputeNode(base.MusterObject):
             else None
         )
         row = store.bound().compute_node_update(
-            self.obj_id(), values, generation, self.obj_grant()
+            self.obj_id(),
+            values,
+            generation,
+            self.obj_grant(),
+            writes_usage=self.VERSION == _JUNO,
         )
         self.obj_reset_changes()
+        self.obj_fill(self._context, row)
+
+    @ovo_base.remotable
+    def confirm_usage(self, used: Mapping[str, int]) -> None:
+        """Say what really uses the node that nobody claimed; usage becomes that.
+
+        Once that is confirmed, saying it again changes nothing.
+
+        :param used: vcpus, memory_mb and local_gb, all of them
+        :raises InvalidInput: there is no id, ``used`` isn't that, or an agent asks for
+            another host's node
+        :raises Superseded: the agent that asks isn't the granted one
+        :raises ComputeNodeNotFound: there is no live row any more
+        """
+        row = store.bound().compute_node_confirm_usage(
+            self.obj_id(), used, self.obj_grant()
+        )
         self.obj_fill(self._context, row)
 
     @ovo_base.remotable
@@ -252,7 +284,7 @@ def fill_service_ids(nodes: Iterable[ComputeNode]) -> None:
 _STORE_COLUMNS = frozenset(
     {
         "created_at", "updated_at", "deleted_at", "deleted", "id", "generation",
-        "inventory_generation", "service",
+        "inventory_generation", "service", "usage_confirmed",
     }
 )  # fmt: skip
 
@@ -264,12 +296,13 @@ class ComputeNodeList(ovo_base.ObjectListBase[ComputeNode], base.MusterObject):
     Version history:
         1.0 - first version
         1.1 - ComputeNode 1.1
+        1.2 - ComputeNode 1.2
     """
 
-    VERSION = "1.1"
+    VERSION = "1.2"
     OBJ_KEY_FIELDS = ()
 
-    obj_relationships = {"objects": [("1.0", "1.0"), ("1.1", "1.1")]}
+    obj_relationships = {"objects": [("1.0", "1.0"), ("1.1", "1.1"), ("1.2", "1.2")]}
 
     fields = {"objects": fields.ListOfObjectsField("ComputeNode")}
 

@@ -3,7 +3,8 @@
 conductor/db implements it; conductor/main.py (and the standalone command) bind it
 once per process, before the first call is served. Rows are plain mappings from
 column name to Python value: ``deleted`` is a bool, instants are aware UTC, ``stats``
-is a dict or None, and columns that an object doesn't know are ignored by it. Rows of
+is a dict or None, ``usage_confirmed`` is a bool, and columns that an object doesn't
+know are ignored by it. Rows of
 Juno's shape come with ``host`` derived from their service.
 
 A ``grant`` is the caller's, if it is an agent: writing is refused if it isn't the
@@ -39,11 +40,15 @@ class Store(Protocol):
     def compute_node_get_by_host_and_nodename(self, host: str, nodename: str) -> Row:
         """Return the live node of this identity; ComputeNodeNotFound."""
 
-    def compute_node_create(self, values: Row, grant: Grant | None = None) -> Row:
+    def compute_node_create(
+        self, values: Row, grant: Grant | None = None, *, writes_usage: bool = False
+    ) -> Row:
         """Insert a node and return its whole row.
 
-        A soft-deleted node of the same identity comes back under its id and uuid.
+        A soft-deleted node of the same identity comes back under its id and uuid, and
+        with its allocations.
 
+        :param writes_usage: the caller, of version 1.0, may set used amounts
         :raises ComputeNodeExists: a live one, be it of Juno's shape, has the identity
         :raises InvalidInput, Superseded:
         """
@@ -54,14 +59,27 @@ class Store(Protocol):
         values: Row,
         inventory_generation: int | None,
         grant: Grant | None = None,
+        *,
+        writes_usage: bool = False,
     ) -> Row:
         """Change a live node and return the columns that the store itself set.
 
         :param values: column to new value, the uuid not among them; usage follows
             reserved amounts, free amounts follow both
         :param inventory_generation: change only if this is the stored one
+        :param writes_usage: the caller, of version 1.0, may set used amounts
         :raises ComputeNodeNotFound, InventoryChanged, ComputeNodeExists:
         :raises InvalidInput, Superseded:
+        """
+
+    def compute_node_confirm_usage(
+        self, node_id: int, used: Mapping[str, int], grant: Grant | None = None
+    ) -> Row:
+        """Make it the usage that nobody claimed, if that isn't confirmed yet.
+
+        :param used: vcpus, memory_mb and local_gb, all of them
+        :return: the columns that the store set
+        :raises ComputeNodeNotFound, InvalidInput, Superseded:
         """
 
     def compute_node_destroy(

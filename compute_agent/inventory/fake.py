@@ -43,6 +43,7 @@ _DEFAULTS: dict[str, object] = {
     "supported_instances": [["x86_64", "fake", "hvm"]],
     "numa_topology": None,
     "boot_id": None,
+    "used": None,
 }
 
 
@@ -137,10 +138,23 @@ class FakeInventory(source.InventorySource):
                     kind = "an object" if shape is dict else "a list"
                     raise _unavailable(f"{where}: {key}: is not {kind}")
                 values[key] = source.canonical(values[key])
+        values["used"] = _usage(where, values["used"])
         try:
             return source.NodeInventory(hypervisor_hostname=name, **values)
         except (errors.InvalidInput, errors.InvalidName) as exc:
             raise _unavailable(f"{where}: {exc.message}") from None
+
+
+def _usage(where: str, used: object) -> source.Usage | None:
+    """Return a node's usage as the file says it."""
+    if used is None:
+        return None
+    if not isinstance(used, dict) or used.keys() != set(_REQUIRED):
+        raise _unavailable(f"{where}: used: must have exactly {', '.join(_REQUIRED)}")
+    try:
+        return source.Usage(**used)
+    except errors.InvalidInput as exc:
+        raise _unavailable(f"{where}: used: {exc.message}") from None
 
 
 def _parse_fault(fault: object) -> tuple[str | None, float]:

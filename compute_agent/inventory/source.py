@@ -30,6 +30,25 @@ def canonical(value: object) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """What the workloads of a node use that nobody claimed.
+
+    :param vcpus: CPUs given out to them
+    :param memory_mb: memory in MiB, rounded up
+    :param local_gb: disk in GiB, rounded up
+    :raises InvalidInput: naming the field that holds what can't be stored
+    """
+
+    vcpus: int
+    memory_mb: int
+    local_gb: int
+
+    def __post_init__(self) -> None:
+        for field in ("vcpus", "memory_mb", "local_gb"):
+            _check_integer(field, getattr(self, field), 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class NodeInventory:
     """What one reading says of one node; equal readings are equal objects.
 
@@ -51,6 +70,9 @@ class NodeInventory:
     :param numa_topology: JSON object {"cells": [{"id", "cpus", "memory_mb"}]}, or
         None when unknown
     :param boot_id: differs from boot to boot of the node's host, or None
+    :param used: what workloads use that nobody claimed, None: that can't be told. It
+        is asked for once, to confirm or correct the usage that Juno left (see
+        docs/usage.md); so here, and only here, values may change by themselves
     :raises InvalidInput: naming the field that holds what can't be stored
     """
 
@@ -66,6 +88,7 @@ class NodeInventory:
     supported_instances: str
     numa_topology: str | None
     boot_id: str | None
+    used: Usage | None = None
 
     def __post_init__(self) -> None:
         names.check(self.hypervisor_hostname, "hypervisor_hostname")
@@ -82,6 +105,8 @@ class NodeInventory:
             raise errors.InvalidInput(field="host_ip", reason="is not an IP address")
         if self.boot_id is not None:
             _check_text("boot_id", self.boot_id)
+        if not (self.used is None or isinstance(self.used, Usage)):
+            raise errors.InvalidInput(field="used", reason="is not a Usage")
 
 
 class InventorySource(abc.ABC):

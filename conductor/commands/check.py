@@ -1,7 +1,9 @@
 """Tell what is odd about compute nodes and services, and change nothing.
 
 Names orphans, duplicates, rows of Juno's shape (NULL hosts), nodes without a name or
-a service, and services without a host or nodes. Agents may save meanwhile.
+a service, services without a host or nodes, and nodes whose usage isn't the sum of
+allocations. For information, and no finding: usage that no agent has confirmed yet.
+Agents may save meanwhile.
 """
 
 import argparse
@@ -51,16 +53,20 @@ def run(conf: cfg.ConfigOpts, say: commands.Say) -> int:
 def _print_json(findings: _Findings, say: commands.Say) -> int:
     """Print line by line, so that memory stays flat; return the number of findings."""
     say('{"findings": {')
-    counts = {}
-    for position, (kind, rows) in enumerate(findings):
-        say(f'{"," if position else ""}"{kind.name}": [')
+    counts: dict[bool, dict[str, int]] = {True: {}, False: {}}
+    for kind, rows in findings:  # those for information come last
+        same = counts[kind.fault]
+        if not (kind.fault or same):
+            say('}, "information": {')
+        say(f'{"," if same else ""}"{kind.name}": [')
         number = 0
         for number, row in enumerate(rows, 1):
             say(f"{',' if number > 1 else ''}{json.dumps(dict(row))}")
         say("]")
-        counts[kind.name] = number
-    total = sum(counts.values())
-    say(f'}}, "counts": {json.dumps(counts)}, "clean": {json.dumps(not total)}}}')
+        same[kind.name] = number
+    total = sum(counts[True].values())
+    told = {**counts[True], **counts[False]}
+    say(f'}}, "counts": {json.dumps(told)}, "clean": {json.dumps(not total)}}}')
     return total
 
 
@@ -70,13 +76,14 @@ def _print(findings: _Findings, say: commands.Say) -> int:
         first = list(itertools.islice(rows, _LISTED))
         if not first:
             continue
-        more = sum(1 for _ in rows)
-        total += len(first) + more
-        say(f"{kind.name}: {len(first) + more} ({kind.meaning})")
+        number = len(first) + sum(1 for _ in rows)
+        total += number if kind.fault else 0
+        heading = "" if kind.fault else "for information: "
+        say(f"{heading}{kind.name}: {number} ({kind.meaning})")
         for line in _table(first):
             say(f"  {line}")
-        if more:
-            say(f"  and {more} more; --json lists all")
+        if number > len(first):
+            say(f"  and {number - len(first)} more; --json lists all")
         say(f"  what to do: {kind.remedy}")
     say(f"{total} findings" if total else "nothing found")
     return total

@@ -13,15 +13,19 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from conductor.db import allocations
+from conductor.db import booking
 from conductor.db import legacy
 from conductor.db import models
 from conductor.db import nodes
 from conductor.db import retry
 from conductor.db import types
+from conductor.db import usage
 from objects import service as service_obj
 
 _T = models.compute_nodes
 _S = models.services
+_A = models.allocations
 #: The service that service_id names, live or not.
 _ANY = models.services.alias("any_owner")
 _PAGE = 1000
@@ -38,6 +42,7 @@ class Kind:
     :ivar remedy: what they can do
     :ivar select: returns the query, in order of key, of the rows behind a key
     :ivar key: the columns of the key
+    :ivar fault: False: it is told for information, nothing is wrong
     """
 
     name: str
@@ -46,6 +51,7 @@ class Kind:
     select: Callable[[_Key], sa.Select[Any]]
     key: tuple[str, ...] = ("id",)
     first: _Key = (0,)
+    fault: bool = True
 
 
 # -- queries -----------------------------------------------------------------------
@@ -140,6 +146,43 @@ def _without_nodes(key: _Key) -> sa.Select[Any]:
     )
 
 
+def _allocated(name: str) -> sa.ScalarSelect[int]:
+    total = sa.func.coalesce(sa.func.sum(_A.c[name]), 0)
+    query = sa.select(sa.cast(total, sa.BigInteger))
+    return query.where(_A.c.node_id == _T.c.id, allocations.IS_LIVE).scalar_subquery()
+
+
+def _not_the_sum(key: _Key) -> sa.Select[Any]:
+    """Return booked nodes whose usage isn't what is reserved and allocated."""
+    sums = {
+        resource.used: usage.STORED[resource.reserved] + _allocated(name)
+        for resource, name in zip(usage.RESOURCES, booking.Amounts._fields, strict=True)
+    }
+    told = [
+        column
+        for name, booked in sums.items()
+        for column in (_T.c[name], booked.label(f"{name.removesuffix('_used')}_booked"))
+    ]
+    wrong = sa.or_(*(_T.c[name] != booked for name, booked in sums.items()))
+    booked = _T.c.booking != int(booking.Booking.NONE)
+    return _live_nodes(key, booked, wrong).add_columns(*told)
+
+
+def _unconfirmed(key: _Key) -> sa.Select[Any]:
+    held = sa.and_(
+        _A.c.node_id == _T.c.id,
+        _A.c.kind == allocations.LEGACY,
+        _A.c.state == allocations.HELD,
+    )
+    amounts = [_A.c[name] for name in booking.Amounts._fields]
+    return (
+        sa.select(*_NODE[:3], *amounts)
+        .select_from(_WITH_OWNER.join(_A, held))
+        .where(_T.c.id > key[0], models.live(_T))
+        .order_by(_T.c.id)
+    )
+
+
 KINDS: tuple[Kind, ...] = (
     Kind(
         "orphans",
@@ -157,7 +200,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "legacy_nodes",
-        "nodes of Juno's shape: host not stored, or service_id still there",
+        "nodes of Juno's shape: host not stored, service_id still there, or usage not "
+        "booked in allocations",
         "db online_data_migrations migrates them",
         lambda key: _live_nodes(key, legacy.NODES_LEFT),
     ),
@@ -190,6 +234,21 @@ KINDS: tuple[Kind, ...] = (
         "compute services whose host has no live node",
         "look at the agent's log, or delete the service if the host is gone for good",
         _without_nodes,
+    ),
+    Kind(
+        "usage_not_the_sum",
+        "nodes whose usage isn't what is reserved and allocated (booked)",
+        "if a conductor of an older release still serves agents of object version "
+        "1.0, replace it: their next save mends it",
+        _not_the_sum,
+    ),
+    Kind(
+        "unconfirmed_usage",
+        "usage that an agent has still to confirm: left by Juno, or written by an "
+        "agent of object version 1.0",
+        "nothing, if the node's inventory source can't tell what runs there",
+        _unconfirmed,
+        fault=False,
     ),
 )
 

@@ -1,6 +1,7 @@
 """Rows of Juno's shape that are left, and the rule for what becomes of each.
 
-A row is left until its host is stored and nothing points to a service any more.
+A row is left until its host is stored, nothing points to a service any more, and its
+usage is booked.
 Its derived identity is its own host, or else that of its service, and its name.
 The rule, for the live rows that share a derived identity:
 
@@ -9,7 +10,8 @@ The rule, for the live rows that share a derived identity:
   was deleted, the one of the newest service
 * a survivor whose service was deleted is adopted by the host's live compute service;
   if the host has none, it is soft-deleted as well
-* all others are soft-deleted, with host and uuid stored, so that they can be found
+* all others are soft-deleted, with host and uuid stored, so that they can be found;
+  what they say is used is nobody's, the survivor's row says it as well
 
 A row whose host can't be derived is left as it is, and named.
 """
@@ -21,6 +23,7 @@ import enum
 
 import sqlalchemy as sa
 
+from conductor.db import booking
 from conductor.db import models
 from musterbook import names
 
@@ -34,6 +37,7 @@ NODES_LEFT = sa.and_(
         _T.c.service_id.is_not(None),
         _T.c.uuid.is_(None),
         _T.c.deleted.is_(None),
+        _T.c.booking == int(booking.Booking.NONE),
     ),
 )
 SERVICES_LEFT = sa.and_(models.live(_S), _S.c.uuid.is_(None))
@@ -102,10 +106,12 @@ class Decision:
     """What becomes of a row.
 
     :ivar reason: for people; None: there is nothing to say
+    :ivar survivor: the id of the row that it gives way to, if it does
     """
 
     action: Action
     reason: str | None = None
+    survivor: int | None = None
 
 
 def decide(node: Node, same: Iterable[Node], serving: bool) -> Decision:
@@ -120,7 +126,9 @@ def decide(node: Node, same: Iterable[Node], serving: bool) -> Decision:
     survivor = min([node, *same], key=lambda other: other.rank)
     if node.identity is not None and survivor.id != node.id:
         return Decision(
-            Action.DELETE, f"compute node {survivor.id} has its host and name"
+            Action.DELETE,
+            f"compute node {survivor.id} has its host and name",
+            survivor.id,
         )
     if node.host or node.owner is Owner.LIVE:
         return Decision(Action.MIGRATE)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from conductor.db import booking
 from conductor.db import grants
-from conductor.db import limits
 from conductor.db import models
 from conductor.db import types
 from conductor.db import usage
@@ -31,8 +31,8 @@ CAPACITY = frozenset(
         "boot_id",
     }
 )  # fmt: skip
-#: For amounts that turn out not to depend on the row.
-_NO_ROW = dict.fromkeys(usage.STORED, 0)
+#: Above it, a row's usage is booked, and the next report is like any other.
+_BOOKED = int(booking.Booking.UNREPORTED)
 _SHAPES = 256
 
 
@@ -40,7 +40,7 @@ class Owner(enum.Enum):
     """Which live rows an update is for."""
 
     GRANTED = "those of the grant's host, while the grant is the current one"
-    HOSTED = "those with a host"
+    HOSTED = "those with a host"  # of both only those that are booked: see booking
     ANY = "all: the caller has locked the row and looked"
 
 
@@ -68,12 +68,10 @@ class Plan:
     """
 
     def __init__(self, shape: Shape) -> None:
-        self._known = _known(shape.names)
         given = {name: _new(name) for name in sorted(shape.names | shape.own)}
-        computed = usage.following(given)
-        computed |= {name: _new(name) for name in self._known}
-        dependent = {n: e for n, e in computed.items() if n not in self._known}
+        dependent = usage.following(given)
         wanted = list(dependent)
+        computed: dict[str, Any] = dict(dependent)
         if CAPACITY & shape.names:
             computed["inventory_generation"] = _T.c.inventory_generation + _number(1)
             if not shape.checked:
@@ -118,32 +116,24 @@ class Plan:
         :param values: of the columns that are set, by name
         :param conditions: ``expected`` if it is checked, and the grant's parameters
         :return: None: no row met the conditions
-        :raises InvalidInput: an amount that doesn't depend on the row doesn't fit;
-            PostgreSQL would fail on it even if a condition kept it from being stored
         """
-        answer: dict[str, Any] = {}
-        if self._known:
-            amounts = usage.following(values, _NO_ROW)
-            answer = {name: amounts[name] for name in self._known}
-            limits.check(_T, answer)
         parameters: dict[str, Any] = {f"new_{n}": v for n, v in values.items()}
-        parameters |= {f"new_{n}": v for n, v in answer.items()}
         parameters |= {"node_id": node_id, **conditions}
         result = connection.execute(self._statement, parameters)
         if self._returning:
             # To the end, where SQLite commits and says so if it can't.
             found = result.mappings().all()
-            return answer | dict(found[0]) if found else None
+            return dict(found[0]) if found else None
         if not result.rowcount:
             return None
         if self._packed:
-            return answer | _unpacked(result.lastrowid, self._wanted)
+            return _unpacked(result.lastrowid, self._wanted)
         if self._wanted:
             # The row is locked by this transaction: these are the values just set.
             query = sa.select(*(_T.c[name] for name in self._wanted))
             set_now = connection.execute(query.where(_T.c.id == node_id))
-            answer |= set_now.mappings().one()
-        return answer
+            return dict(set_now.mappings().one())
+        return {}
 
 
 @functools.lru_cache(_SHAPES)
@@ -164,12 +154,6 @@ def _number(value: int) -> sa.ColumnClause[int]:
     return sa.literal_column(str(value), sa.BigInteger())
 
 
-def _known(names: frozenset[str]) -> tuple[str, ...]:
-    """Return the amounts that follow from the given ones alone."""
-    amounts = usage.following(dict.fromkeys(names, 0))
-    return tuple(name for name, amount in amounts.items() if type(amount) is int)
-
-
 def _owned(owner: Owner) -> sa.ColumnElement[bool]:
     """Return the condition for the row, and that for the grant.
 
@@ -179,7 +163,7 @@ def _owned(owner: Owner) -> sa.ColumnElement[bool]:
     """
     if owner is Owner.ANY:
         return models.live(_T)
-    live = _T.c.deleted == _number(0)
+    live = sa.and_(_T.c.deleted == _number(0), _T.c.booking > _number(_BOOKED))
     if owner is Owner.HOSTED:
         return sa.and_(live, _T.c.host.is_not(None))
     host = types.same_name(_T.c.host, grants.HOST)

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 import json
+import logging
 from typing import Any
 import uuid as uuidlib
 
 from oslo_db import exception as oslo_exc
 import sqlalchemy as sa
 
+from conductor.db import allocations
+from conductor.db import booking
 from conductor.db import grants
 from conductor.db import limits
 from conductor.db import models
@@ -23,13 +26,15 @@ from musterbook.context import Grant
 from objects import service as service_obj
 from objects import store
 
+LOG = logging.getLogger(__name__)
+
 _T = models.compute_nodes
 _S = models.services
 #: Never a caller's to write. service_id is only read, from version 1.0's create.
 _OWN_COLUMNS = frozenset(
     {
         "id", "created_at", "updated_at", "deleted_at", "deleted", "generation",
-        "inventory_generation", "stream_version", "service_id",
+        "inventory_generation", "stream_version", "service_id", "booking",
     }
 )  # fmt: skip
 _IDENTITY = ("host", "hypervisor_hostname")
@@ -48,21 +53,26 @@ class NodeWriter:
         self._engine = engine
 
     def compute_node_create(
-        self, values: store.Row, grant: Grant | None = None
+        self,
+        values: store.Row,
+        grant: Grant | None = None,
+        *,
+        writes_usage: bool = False,
     ) -> store.Row:
         """Insert a node and return its whole row.
 
-        A soft-deleted node of the same identity comes back under its id and uuid.
-        Creating again what was created under the same uuid (an answer was lost)
-        returns it.
+        A soft-deleted node of the same identity comes back under its id and uuid, and
+        with its allocations. Creating again what was created under the same uuid (an
+        answer was lost) returns it.
 
         :param grant: the caller's; None: it isn't an agent
+        :param writes_usage: the caller, of version 1.0, may set used amounts
         :raises Superseded: the grant isn't the current one
         :raises ComputeNodeExists: a live one, be it of Juno's shape, has the identity
         :raises InvalidInput: a value doesn't fit, host or name are missing, or the
             host isn't the grant's
         """
-        writable = _writable(values)
+        writable = _writable(values, writes_usage)
         return retry.run(
             self._engine,
             lambda c: _create(c, writable, values.get("service_id"), grant),
@@ -75,17 +85,22 @@ class NodeWriter:
         values: store.Row,
         inventory_generation: int | None,
         grant: Grant | None = None,
+        *,
+        writes_usage: bool = False,
     ) -> store.Row:
         """Change a live node and return the columns that the store itself set.
 
         Returned are updated_at, inventory_generation if it rose, the amounts that
-        followed, and host, service_id and uuid of a row of Juno's shape.
+        followed, usage_confirmed if it may have changed, and host, service_id and
+        uuid of a row of Juno's shape.
 
         :param values: column to new value; usage follows reserved amounts, free
-            amounts follow both, unless they are given
+            amounts follow both
         :param inventory_generation: capacity is only changed if this is the stored
             one; other values always are
         :param grant: the caller's; None: it isn't an agent
+        :param writes_usage: the caller, of version 1.0, may set used amounts; the
+            legacy allocation follows
         :raises ComputeNodeNotFound: no live node has this id
         :raises Superseded: the grant isn't the current one
         :raises InventoryChanged: the stored inventory generation is another
@@ -94,7 +109,7 @@ class NodeWriter:
             node's host or its new one isn't the grant's
         """
         limits.refuse_uuid(values)
-        writable = _writable(values)
+        writable = _writable(values, writes_usage)
         if grant is not None and "host" in writable:
             _check_host(grant, writable["host"])
         if not limits.countable(node_id):
@@ -104,6 +119,39 @@ class NodeWriter:
             return change.apply(self._engine)
         except oslo_exc.DBDuplicateEntry:
             raise _exists(change.identity) from None
+
+    def compute_node_confirm_usage(
+        self, node_id: int, used: Mapping[str, int], grant: Grant | None = None
+    ) -> store.Row:
+        """Let the legacy allocation hold what really runs there, as confirmed.
+
+        If there is nothing to confirm (any more), nothing changes. Returned are the
+        columns that the store set: usage_confirmed, and all that follows.
+
+        :param used: what uses the node that nobody has claimed: vcpus, memory_mb,
+            local_gb
+        :param grant: the caller's; None: it isn't an agent
+        :raises ComputeNodeNotFound: no live node has this id
+        :raises Superseded: the grant isn't the current one
+        :raises InvalidInput: an amount is missing, unknown, or doesn't fit, or the
+            node's host isn't the grant's
+        """
+        told = booking.amounts(used)
+        if not limits.countable(node_id):
+            raise errors.ComputeNodeNotFound(what=f"id {node_id}")
+        change = _Change(node_id, {}, None, grant, told)
+        answer = retry.run(self._engine, change.look_further)
+        if change.was is not None:
+            LOG.info(
+                "Compute node %s (%s on host %s): usage that nobody claimed is %s, "
+                "its agent says; booked until now: %s",
+                node_id,
+                change.identity["hypervisor_hostname"],
+                change.identity["host"],
+                told,
+                change.was,
+            )
+        return answer
 
     def compute_node_destroy(
         self, node_id: int, host: str | None, grant: Grant | None = None
@@ -177,12 +225,15 @@ def _create(
     if old is not None:
         return _revive(connection, old, values)
     blank = _BLANK | {"uuid": str(uuidlib.uuid4()), "deleted": 0}
-    row = usage.at_creation(_without_free(blank) | values)
+    row = usage.at_creation(blank | values) | {"booking": booking.Booking.CONFIRMED}
     _refuse_known_uuid(connection, row["uuid"], identity)
-    result = connection.execute(
-        _T.insert().values(row | {"created_at": rows.instant()})
-    )
-    return nodes.find_by_id(connection, rows.inserted_id(result))
+    book = booking.Book()
+    booked = booking.settle(row, row, book, usage.USED & values.keys())
+    limits.check(_T, booked.columns)
+    row |= booked.columns | {"created_at": rows.instant()}
+    node_id = rows.inserted_id(connection.execute(_T.insert().values(row)))
+    allocations.write(connection, node_id, row["uuid"], book, booked)
+    return nodes.find_by_id(connection, node_id)
 
 
 def _refuse_known_uuid(
@@ -192,10 +243,6 @@ def _refuse_known_uuid(
     query = sa.select(_T.c.id).where(_T.c.uuid == uuid)
     if connection.execute(query).first() is not None:
         raise _exists(identity)
-
-
-def _without_free(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in usage.FREE}
 
 
 def _taken(connection: sa.Connection, host: str, name: str) -> rows.Stored | None:
@@ -234,9 +281,9 @@ def _host_of(connection: sa.Connection, service_id: object) -> str:
 def _soft_deleted(
     connection: sa.Connection, identity: Mapping[str, Any]
 ) -> rows.Stored | None:
-    """Return the row of this identity that was deleted last."""
+    """Return the row of this identity that was deleted last, locked."""
     query = (
-        sa.select(_T.c.id, _T.c.uuid)
+        sa.select(_T)
         .where(
             types.same_name(_T.c.host, identity["host"]),
             types.same_name(_T.c.hypervisor_hostname, identity["hypervisor_hostname"]),
@@ -244,6 +291,7 @@ def _soft_deleted(
         )
         .order_by(_T.c.deleted_at.desc(), _T.c.id.desc())
         .limit(1)
+        .with_for_update()
     )
     return connection.execute(query).mappings().first()
 
@@ -252,22 +300,31 @@ def _revive(
     connection: sa.Connection, old: rows.Stored, values: Mapping[str, Any]
 ) -> dict[str, Any]:
     uuid = old["uuid"] or values.get("uuid") or str(uuidlib.uuid4())
-    row = usage.at_creation(_without_free(_BLANK) | dict(values)) | {
-        "uuid": uuid,
-        "service_id": None,
-        "deleted": 0,
-        "deleted_at": None,
-        "updated_at": rows.instant(),
-        # Who still holds the old row must read again before it writes.
-        "generation": _T.c.generation + 1,
-        "inventory_generation": _T.c.inventory_generation + 1,
-        "stream_version": None,
-    }
+    new = usage.at_creation(_BLANK | dict(values))
+    book = allocations.of_node(connection, old["id"])
+    booked = booking.settle({**old}, new, book, usage.USED & values.keys())
+    limits.check(_T, booked.columns)
+    row = (
+        new
+        | booked.columns
+        | {
+            "uuid": uuid,
+            "service_id": None,
+            "deleted": 0,
+            "deleted_at": None,
+            "updated_at": rows.instant(),
+            # Who still holds the old row must read again before it writes.
+            "generation": _T.c.generation + 1,
+            "inventory_generation": _T.c.inventory_generation + 1,
+            "stream_version": None,
+        }
+    )
     matched = connection.execute(
         _T.update().where(_T.c.id == old["id"], _T.c.deleted > 0).values(row)
     ).rowcount
     if not matched:
         raise _exists(values)
+    allocations.write(connection, old["id"], uuid, book, booked)
     return nodes.find_by_id(connection, old["id"])
 
 
@@ -283,16 +340,24 @@ class _Change:
         values: dict[str, Any],
         generation: int | None,
         grant: Grant | None,
+        told: booking.Amounts | None = None,
     ) -> None:
         self.node_id = node_id
         self.values = values
+        self.told = told
+        self.was: booking.Amounts | None = None  # what was corrected or confirmed
         capacity = bool(node_update.CAPACITY & values.keys())
         self.generation = generation if capacity else None
         self.grant = grant
         self.identity: dict[str, Any] = {n: values.get(n) for n in _IDENTITY}
 
     def apply(self, engine: sa.Engine) -> dict[str, Any]:
-        """Do it in one UPDATE; look further only when no row matched."""
+        """Do it in one UPDATE; look further only when no row matched.
+
+        Or when allocations have to follow.
+        """
+        if usage.USED & self.values.keys():
+            return retry.run(engine, self._guard_and_look)
         owner = node_update.Owner.HOSTED
         conditions: dict[str, Any] = {}
         if self.grant is not None:
@@ -307,19 +372,23 @@ class _Change:
         def work(connection: sa.Connection) -> dict[str, Any]:
             self._guard_identity(connection)
             answer = update(connection)
-            return answer if answer is not None else self._look_further(connection)
+            return answer if answer is not None else self.look_further(connection)
 
         if any(self.identity.values()) or not plan.in_one:
             return retry.run(engine, work)
         answer = retry.single(engine, update)
-        return answer if answer is not None else retry.run(engine, self._look_further)
+        return answer if answer is not None else retry.run(engine, self.look_further)
+
+    def _guard_and_look(self, connection: sa.Connection) -> dict[str, Any]:
+        self._guard_identity(connection)
+        return self.look_further(connection)
 
     def _plan(
         self, own: Mapping[str, Any], owner: node_update.Owner, returning: bool
     ) -> node_update.Plan:
         return node_update.plan(
             node_update.Shape(
-                names=frozenset(self.values),
+                names=frozenset(self.values.keys() - own.keys()),
                 own=frozenset({"updated_at", *own}),
                 checked=self.generation is not None,
                 owner=owner,
@@ -343,7 +412,8 @@ class _Change:
         if self.generation is not None:
             conditions = {**conditions, "expected": self.generation}
             known = {"inventory_generation": self.generation + 1}
-        found = plan.run(connection, self.node_id, self.values | answer, conditions)
+        values = self.values | answer
+        found = plan.run(connection, self.node_id, values, conditions)
         return None if found is None else answer | found | known
 
     def _guard_identity(self, connection: sa.Connection) -> None:
@@ -364,8 +434,8 @@ class _Change:
             if other is not None and other["id"] != self.node_id:
                 raise _exists(self.identity)
 
-    def _look_further(self, connection: sa.Connection) -> dict[str, Any]:
-        """Say why no row matched, or take a row of Juno's shape over."""
+    def look_further(self, connection: sa.Connection) -> dict[str, Any]:
+        """Say why no row matched, or take a row over and book its usage."""
         if self.grant is not None:
             grants.hold(connection, self.grant, service_obj.COMPUTE_BINARY)
         found = _lock(connection, self.node_id)
@@ -380,7 +450,6 @@ class _Change:
                 expected=self.generation,
                 found=stored,
             )
-        limits.check(_T, usage.following(self.values, dict(found)))
         own: dict[str, Any] = {}
         host = self.values.get("host", found["host"])
         self.identity = {
@@ -389,16 +458,41 @@ class _Change:
                 "hypervisor_hostname", found["hypervisor_hostname"]
             ),
         }
-        if found["uuid"] is None:
-            own["uuid"] = rows.legacy_uuid(_T.name, self.node_id, found["created_at"])
+        uuid = found["uuid"]
+        if uuid is None:
+            uuid = rows.legacy_uuid(_T.name, self.node_id, found["created_at"])
+            own["uuid"] = uuid
+        own |= self._book(connection, found, uuid)
         if host is not None:
             own |= {"host": host, "service_id": None}
+        if self.told is not None and found["booking"] == booking.Booking.CONFIRMED:
+            return rows.with_usage_confirmed(own)
         # Of a node without a service the host isn't known; its values still are.
         returning = connection.dialect.update_returning
         plan = self._plan(own, node_update.Owner.ANY, returning)
         answer = self._update(plan, connection, own, {})
         assert answer is not None
-        return answer
+        return rows.with_usage_confirmed(answer)
+
+    def _book(
+        self, connection: sa.Connection, found: rows.Stored, uuid: str
+    ) -> dict[str, int]:
+        """Book the usage of a locked row; return the columns to store.
+
+        :raises InvalidInput: an amount doesn't fit
+        """
+        book = allocations.of_node(connection, self.node_id)
+        stored = {**found}
+        new = stored | self.values
+        booked = booking.settle(stored, new, book, usage.USED & self.values.keys())
+        if self.told is not None:
+            self.was = None
+            if booked.columns["booking"] != booking.Booking.CONFIRMED:
+                self.was = booked.legacy
+                booked = booking.confirm(new, self.told, book)
+        limits.check(_T, booked.columns)
+        allocations.write(connection, self.node_id, uuid, book, booked)
+        return booked.columns
 
 
 def _lock(connection: sa.Connection, node_id: int) -> rows.Stored | None:
@@ -436,9 +530,20 @@ def _exists(identity: Mapping[str, Any]) -> errors.ComputeNodeExists:
     )
 
 
-def _writable(values: store.Row) -> dict[str, Any]:
-    """Return what a caller may set, in the form in which it is stored."""
+def _writable(values: store.Row, writes_usage: bool) -> dict[str, Any]:
+    """Return what a caller may set, in the form in which it is stored.
+
+    :raises InvalidInput: a value doesn't fit, or usage isn't the caller's to write
+    """
     writable = {n: v for n, v in values.items() if n not in _OWN_COLUMNS}
+    follows = (usage.USED | usage.FREE) & writable.keys()
+    if follows and not writes_usage:
+        raise errors.InvalidInput(
+            field=min(follows),
+            reason="is the conductor's to write: usage is the sum of allocations",
+        )
+    for name in usage.FREE & follows:
+        del writable[name]
     if isinstance(writable.get("stats"), Mapping):
         writable["stats"] = json.dumps(dict(writable["stats"]), sort_keys=True)
     if "cpu_info" in writable and writable["cpu_info"] is None:

@@ -19,6 +19,8 @@ from typing import Any
 from oslo_db import exception as oslo_exc
 import sqlalchemy as sa
 
+from conductor.db import allocations
+from conductor.db import booking
 from conductor.db import legacy
 from conductor.db import models
 from conductor.db import retry
@@ -395,32 +397,59 @@ def _write(
     connection: sa.Connection,
     decisions: Sequence[tuple[legacy.Node, legacy.Decision]],
 ) -> None:
-    """Write all decisions, in at most two statements."""
+    """Write all decisions, few statements for all of them."""
     by_action: dict[legacy.Action, list[legacy.Node]] = {}
     for node, decision in decisions:
         by_action.setdefault(decision.action, []).append(node)
     # First what goes: a survivor may take over its host and name.
-    going = {"deleted": _T.c.id, "deleted_at": rows.instant()}
-    for action, more in (
-        (legacy.Action.DELETE, going),
-        (legacy.Action.MIGRATE, {"deleted": 0}),
-    ):
-        nodes = by_action.get(action)
-        if nodes:
-            _detach(connection, nodes, more)
+    going = by_action.get(legacy.Action.DELETE)
+    if going:
+        losers = [node.id for node, decision in decisions if decision.survivor]
+        allocations.release(connection, losers)
+        more = {
+            "deleted": _T.c.id,
+            "deleted_at": rows.instant(),
+            "booking": _bookings(dict.fromkeys(losers, booking.Booking.CONFIRMED)),
+        }
+        _detach(connection, going, _uuids(going), more)
+    staying = by_action.get(legacy.Action.MIGRATE)
+    if staying:
+        uuids = _uuids(staying)
+        more = {
+            "deleted": 0,
+            "booking": _bookings(allocations.book(connection, uuids)),
+        }
+        _detach(connection, staying, uuids, more)
+
+
+def _uuids(nodes: Iterable[legacy.Node]) -> dict[int, str]:
+    return {
+        node.id: node.uuid or rows.legacy_uuid(_T.name, node.id, node.created_at)
+        for node in nodes
+    }
+
+
+def _bookings(by_id: Mapping[int, int]) -> sa.ColumnElement[int]:
+    """Return the expression for the rows' bookings; others keep theirs."""
+    return sa.case(
+        *(
+            (_T.c.id.in_([i for i, is_now in by_id.items() if is_now == each]), each)
+            for each in map(int, booking.Booking)
+        ),
+        else_=_T.c.booking,
+    )
 
 
 def _detach(
-    connection: sa.Connection, nodes: Sequence[legacy.Node], more: Mapping[str, Any]
+    connection: sa.Connection,
+    nodes: Sequence[legacy.Node],
+    uuids: Mapping[int, str],
+    more: Mapping[str, Any],
 ) -> None:
     """Store the rows' hosts and uuids, and let go of their services.
 
     updated_at stays: it tells when the host reported, and it didn't.
     """
-    uuids = {
-        node.id: node.uuid or rows.legacy_uuid(_T.name, node.id, node.created_at)
-        for node in nodes
-    }
     hosts = {node.id: node.derived_host for node in nodes}
     statement = (
         _T.update()
@@ -428,7 +457,7 @@ def _detach(
         .values(
             {
                 "host": sa.case(hosts, value=_T.c.id),
-                "uuid": sa.case(uuids, value=_T.c.id),
+                "uuid": sa.case(dict(uuids), value=_T.c.id),
                 "service_id": None,
                 "generation": _T.c.generation + 1,
                 "stream_version": None,

@@ -1,8 +1,8 @@
 """Removing soft-deleted rows for good: musterbook-manage db purge.
 
-Nodes first, then the services that no node refers to any more. In batches by id,
-each in a transaction of its own. Nothing live is touched: every batch looks again
-under its locks.
+Nodes with their allocations first, then the services that no node refers to any more.
+In batches by id, each in a transaction of its own. Nothing live is touched: every batch
+looks again under its locks.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from typing import Any
 from oslo_db import exception as oslo_exc
 import sqlalchemy as sa
 
+from conductor.db import allocations
 from conductor.db import models
 from conductor.db import retry
 
@@ -173,6 +174,8 @@ def _remove(
         # By now, under the locks: a creator may have revived one of them.
         again = sa.select(table.c.id).where(table.c.id.in_(some), condition)
         still = list(connection.execute(again).scalars())
+        if table is _T:
+            allocations.remove(connection, still)
         try:
             connection.execute(table.delete().where(table.c.id.in_(still)))
         except oslo_exc.DBReferenceError:

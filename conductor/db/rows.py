@@ -8,6 +8,8 @@ import uuid as uuidlib
 
 import sqlalchemy as sa
 
+from conductor.db import booking
+
 #: A row as SQLAlchemy or one of ours hands it out.
 Stored = sa.RowMapping | Mapping[str, Any]
 
@@ -32,7 +34,13 @@ def node(row: Stored) -> dict[str, Any]:
     found["stats"] = parse_stats(found["stats"])
     if found["uuid"] is None:
         found["uuid"] = legacy_uuid("compute_nodes", found["id"], found["created_at"])
-    return found
+    return with_usage_confirmed(found)
+
+
+def with_usage_confirmed(row: dict[str, Any]) -> dict[str, Any]:
+    """Put what the store port knows of a row's booking in its place; return the row."""
+    row["usage_confirmed"] = row.pop("booking") == booking.Booking.CONFIRMED
+    return row
 
 
 def service(row: Stored) -> dict[str, Any]:

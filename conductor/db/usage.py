@@ -1,6 +1,7 @@
-"""What follows from a change of capacity, reserved amounts or usage.
+"""What follows from a change of capacity or reserved amounts.
 
-Reserved amounts are part of usage, and free amounts follow from both. All of it is
+Usage is what is reserved and what is allocated (see booking), and free amounts follow
+from it. All of it is
 computed by the UPDATE itself from the row's own columns, so that a claim that comes
 in between is never lost. A result that its column can't hold keeps the UPDATE from
 matching: left to the databases, each would do something else about it.
@@ -32,35 +33,36 @@ RESOURCES = (
 )
 
 
+#: What a caller may not write, unless it is of version 1.0.
+USED = frozenset(r.used for r in RESOURCES)
 #: The columns of free amounts.
 FREE = frozenset(r.free for r in RESOURCES if r.free is not None)
-#: The stored amounts, wide enough for what is computed with them.
-STORED: Mapping[str, Any] = {
-    column.name: sa.cast(column, sa.BigInteger)
+#: All columns of all resources.
+AMOUNTS = tuple(
+    column.name
     for resource in RESOURCES
     for column in models.compute_nodes.c
     if column.name in resource
+)
+#: The stored amounts, wide enough for what is computed with them.
+STORED: Mapping[str, Any] = {
+    name: sa.cast(models.compute_nodes.c[name], sa.BigInteger) for name in AMOUNTS
 }
 
 
-def following(
-    values: Mapping[str, Any], stored: Mapping[str, Any] = STORED
-) -> dict[str, Any]:
-    """Return the columns that follow from the change.
+def following(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns that follow from the change, as expressions.
 
-    :param values: what the caller changes; what it sets itself is left alone
-        (legacy agents compute used and free amounts themselves)
-    :param stored: the old row: as expressions, or a row's values
-    :return: expressions or values accordingly (values, too, where only what is
-        given matters)
+    :param values: what is changed; amounts among them that would follow are left alone
+        (whoever has locked the row computes them itself)
     """
     free: dict[str, Any] = {}
     used: dict[str, Any] = {}
-    new = {**stored, **values}
+    new = {**STORED, **values}
     for resource in RESOURCES:
         new_used = new[resource.used]
         if resource.reserved in values and resource.used not in values:
-            new_used = new_used - stored[resource.reserved] + new[resource.reserved]
+            new_used = new_used - STORED[resource.reserved] + new[resource.reserved]
             used[resource.used] = new_used
         touched = values.keys() & {resource.capacity, resource.used, resource.reserved}
         if resource.free is not None and touched and resource.free not in values:

@@ -44,7 +44,7 @@ GET_NODE = {
     "args": {
         "objname": "ComputeNode",
         "objmethod": "get_by_host_and_nodename",
-        "object_versions": {"ComputeNode": "1.1", "Service": "1.1"},
+        "object_versions": {"ComputeNode": "1.2", "Service": "1.1"},
         "args": ["web1", "web1"],
         "kwargs": {},
     },
@@ -56,7 +56,7 @@ SAVE_NODE = {
         "objinst": {
             "versioned_object.name": "ComputeNode",
             "versioned_object.namespace": "musterbook",
-            "versioned_object.version": "1.1",
+            "versioned_object.version": "1.2",
             "versioned_object.data": {
                 "id": 3,
                 "host": "web1",
@@ -108,6 +108,25 @@ CREATE_JUNO_NODE = {
         "kwargs": {},
     },
 }
+CONFIRM_USAGE = {
+    "method": "object_action",
+    "version": "1.0",
+    "args": {
+        "objinst": {
+            "versioned_object.name": "ComputeNode",
+            "versioned_object.namespace": "musterbook",
+            "versioned_object.version": "1.2",
+            "versioned_object.data": {
+                "id": 3,
+                "host": "web1",
+                "inventory_generation": 2,
+            },
+        },
+        "objmethod": "confirm_usage",
+        "args": [{"vcpus": 2, "memory_mb": 512, "local_gb": 0}],
+        "kwargs": {},
+    },
+}
 SAVE_JUNO_NODE = {
     "method": "object_action",
     "version": "1.0",
@@ -131,7 +150,7 @@ BACKPORT = {
         "objinst": {
             "versioned_object.name": "ComputeNode",
             "versioned_object.namespace": "musterbook",
-            "versioned_object.version": "1.1",
+            "versioned_object.version": "1.2",
             "versioned_object.data": {"id": 3, "host": "web1", "service_id": None},
         },
         "object_versions": {"ComputeNode": "1.0"},
@@ -178,6 +197,7 @@ NODE_ROW = {
     "service_id": None,
     "memory_mb": 16384,
     "inventory_generation": 2,
+    "usage_confirmed": False,
 }
 
 
@@ -187,6 +207,8 @@ class Nodes:
     def __init__(self) -> None:
         self.saved: list[Any] = []
         self.grants: list[context.Grant | None] = []
+        self.writes_usage: list[bool] = []
+        self.confirmed: list[Any] = []
         self.looked_up: list[str | None] = []
         self.answer: Mapping[str, Any] = {"inventory_generation": 3}
 
@@ -203,17 +225,32 @@ class Nodes:
         values: Mapping[str, Any],
         generation: int | None,
         grant: context.Grant | None = None,
+        *,
+        writes_usage: bool,
     ) -> Mapping[str, Any]:
         self.grants.append(grant)
+        self.writes_usage.append(writes_usage)
         self.saved.append((node_id, dict(values), generation))
         return self.answer
 
     def compute_node_create(
-        self, values: Mapping[str, Any], grant: context.Grant | None = None
+        self,
+        values: Mapping[str, Any],
+        grant: context.Grant | None = None,
+        *,
+        writes_usage: bool,
     ) -> Mapping[str, Any]:
         self.grants.append(grant)
+        self.writes_usage.append(writes_usage)
         self.saved.append(dict(values))
         return {**NODE_ROW, **values, "host": "web1", "service_id": None, "id": 3}
+
+    def compute_node_confirm_usage(
+        self, node_id: int, used: Mapping[str, int], grant: context.Grant | None
+    ) -> Mapping[str, Any]:
+        self.grants.append(grant)
+        self.confirmed.append((node_id, dict(used)))
+        return {"usage_confirmed": True, "vcpus_used": 3}
 
     def compute_nodes(self, *, with_service: bool = False) -> list[Mapping[str, Any]]:
         return [NODE_ROW, {**NODE_ROW, "id": 4, "host": "web2"}]
@@ -317,7 +354,7 @@ def test_a_read_is_sent(
     answer = {
         "versioned_object.name": "ComputeNode",
         "versioned_object.namespace": "musterbook",
-        "versioned_object.version": "1.1",
+        "versioned_object.version": "1.2",
         "versioned_object.data": {"id": 3, "vcpus": 8},
     }
     found = []
@@ -413,9 +450,41 @@ def test_a_read_is_answered(wire: Wire, served: tuple[Nodes, Records]) -> None:
     assert answer == {
         "versioned_object.name": "ComputeNode",
         "versioned_object.namespace": "musterbook",
-        "versioned_object.version": "1.1",
+        "versioned_object.version": "1.2",
         "versioned_object.data": NODE_ROW,
     }
+
+
+def test_a_read_is_answered_in_version_1_1(
+    wire: Wire, served: tuple[Nodes, Records]
+) -> None:
+    versions = {"ComputeNode": "1.1", "Service": "1.1"}
+    answer = wire.ask(altered(GET_NODE, object_versions=versions))
+    assert answer["versioned_object.version"] == "1.1"
+    known = {n: v for n, v in NODE_ROW.items() if n != "usage_confirmed"}
+    assert answer["versioned_object.data"] == known
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_a_save_of_usage_says_which_version_asks(
+    wire: Wire, served: tuple[Nodes, Records], version: str
+) -> None:
+    objinst = {
+        **SAVE_JUNO_NODE["args"]["objinst"],  # type: ignore[index]
+        "versioned_object.version": version,
+    }
+    wire.ask(altered(SAVE_JUNO_NODE, objinst=objinst))
+    assert served[0].writes_usage == [False]
+
+
+def test_a_confirmation_is_answered(wire: Wire, served: tuple[Nodes, Records]) -> None:
+    updates, result = wire.ask(CONFIRM_USAGE)
+    assert served[0].confirmed == [(3, {"vcpus": 2, "memory_mb": 512, "local_gb": 0})]
+    assert served[0].grants == [context.Grant("web1", 4, "the-secret")]
+    assert (updates, result) == (
+        {"usage_confirmed": True, "vcpus_used": 3, "obj_what_changed": []},
+        None,
+    )
 
 
 def test_a_read_is_answered_in_version_1_0(
@@ -466,9 +535,9 @@ def test_a_peer_that_knows_newer_versions_gets_ours(
 ) -> None:
     versions = {"ComputeNodeList": "1.7", "ComputeNode": "1.12"}
     answer = wire.ask(altered(GET_NODES, object_versions=versions))
-    assert answer["versioned_object.version"] == "1.1"
+    assert answer["versioned_object.version"] == "1.2"
     (first, _) = answer["versioned_object.data"]["objects"]
-    assert first["versioned_object.version"] == "1.1"
+    assert first["versioned_object.version"] == "1.2"
     assert first["versioned_object.data"] == NODE_ROW
     assert served[0].looked_up == []
 
@@ -492,6 +561,7 @@ def test_a_save_of_version_1_0_is_answered_in_it(
     served[0].answer = {**NODE_ROW, "vcpus_used": 2}
     updates, _ = wire.ask(SAVE_JUNO_NODE)
     assert served[0].saved == [(3, {"vcpus_used": 2}, None)]
+    assert served[0].writes_usage == [True]
     assert updates == {
         "hypervisor_hostname": "web1",
         "vcpus": 8,
@@ -616,7 +686,7 @@ def test_a_newer_object_is_refused_where_conductor_and_agent_are_one_process(
     if name == "object_backport_versions":
         message["args"] = {"objinst": newer, "object_versions": {"ComputeNode": "1.1"}}
         message["method"] = name
-    with pytest.raises(errors.UnsupportedObject, match=r"ComputeNode.*1\.1"):
+    with pytest.raises(errors.UnsupportedObject, match=r"ComputeNode.*1\.2"):
         wire.ask(message)
 
 

@@ -33,6 +33,7 @@ COMPUTE_NODE_1_1 = COMPUTE_NODE_1_0 | {
     "cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio",
     "boot_id", "generation", "inventory_generation", "service",
 }  # fmt: skip
+COMPUTE_NODE_1_2 = COMPUTE_NODE_1_1 | {"usage_confirmed"}
 SERVICE_1_0 = TIMESTAMPS | {
     "id", "host", "binary", "topic", "report_count", "disabled", "disabled_reason",
 }  # fmt: skip
@@ -43,7 +44,7 @@ SERVICE_1_1 = SERVICE_1_0 | {
 REMOTABLE = {
     "ComputeNode": {
         "get_by_id", "get_by_uuid", "get_by_host_and_nodename", "create", "save",
-        "destroy",
+        "destroy", "confirm_usage",
     },
     "ComputeNodeList": {
         "get_all", "get_all_by_host", "get_by_hypervisor", "get_by_pagination",
@@ -59,8 +60,8 @@ REMOTABLE = {
 # A change here changes what peers see: raise VERSION, describe it in the class, keep
 # the older shape in obj_make_compatible, then note the new fingerprint.
 FINGERPRINTS = {
-    "ComputeNode": "1.1-7948fac767ab48263c21c14df6ca932d",
-    "ComputeNodeList": "1.1-50b06cd078ccff5ce4e1d57d17756207",
+    "ComputeNode": "1.2-659777bc22f85147e15bcb4119ea61bf",
+    "ComputeNodeList": "1.2-50b06cd078ccff5ce4e1d57d17756207",
     "Service": "1.1-acd2d9a299563f6ba845aff9d22c4f1d",
     "ServiceList": "1.1-f8c6c25523a762242e9e789bcdad05ca",
 }
@@ -108,7 +109,7 @@ def a_node(**values: Any) -> compute_node.ComputeNode:
 
 
 def test_fields() -> None:
-    assert set(compute_node.ComputeNode.fields) == COMPUTE_NODE_1_1
+    assert set(compute_node.ComputeNode.fields) == COMPUTE_NODE_1_2
     assert set(service.Service.fields) == SERVICE_1_1
 
 
@@ -179,6 +180,16 @@ def test_a_node_for_a_peer_of_version_1_0() -> None:
     assert data["service_id"] == -1
 
 
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("1.0", COMPUTE_NODE_1_0), ("1.1", COMPUTE_NODE_1_1), ("1.2", COMPUTE_NODE_1_2)],
+)
+def test_a_peer_gets_the_fields_of_its_version(version: str, known: set[str]) -> None:
+    node = a_node(usage_confirmed=False, vcpus_used=3, boot_id="b")
+    data = node.obj_to_primitive(target_version=version)["versioned_object.data"]
+    assert set(data) == known & (node.obj_values().keys())
+
+
 def test_service_ids_of_many_nodes_are_one_look_up(services: Services) -> None:
     nodes = [
         a_node(host=host, service_id=service_id)
@@ -214,7 +225,7 @@ def test_a_node_with_its_service_for_peers_that_say_nothing_of_it(
         assert data["service"]["versioned_object.data"] == {"id": 7, "state": "up"}
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
 def test_a_list_holds_nodes_of_its_own_version(version: str) -> None:
     nodes = compute_node.ComputeNodeList(objects=[a_node()])
     primitive = nodes.obj_to_primitive(version)

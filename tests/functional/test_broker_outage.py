@@ -197,7 +197,7 @@ class Saver(threading.Thread):
         assert self._read().running_vms == self._done == self._number
 
     def _read(self) -> compute_node.ComputeNode:
-        versions = {"ComputeNode": "1.1", "Service": "1.1"}
+        versions = {"ComputeNode": "1.2", "Service": "1.1"}
         found: compute_node.ComputeNode = self._conductor.object_class_action_versions(
             CTXT,
             "ComputeNode",

@@ -32,7 +32,7 @@ NODE_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a001"
 CREATED_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a003"
 VERSIONS = dict.fromkeys(
     ("ComputeNode", "ComputeNodeList", "Service", "ServiceList"), "1.1"
-)
+) | {"ComputeNode": "1.2", "ComputeNodeList": "1.2"}
 #: Say when, or how often, and not what.
 WHEN = {"updated_at", "created_at", "deleted_at", "granted_at", "generation"}
 
@@ -42,7 +42,7 @@ def primitive(name: str, data: Mapping[str, Any], *changes: str) -> dict[str, An
     return {
         "versioned_object.name": name,
         "versioned_object.namespace": "musterbook",
-        "versioned_object.version": "1.1",
+        "versioned_object.version": VERSIONS[name],
         "versioned_object.data": dict(data),
         "versioned_object.changes": list(changes),
     }
@@ -52,7 +52,8 @@ def action(method: str, name: str, **data: Any) -> dict[str, Any]:
     keys = {"id", "inventory_generation"} | ({"host"} if "id" in data else set())
     changes = [field for field in data if field not in keys]
     objinst = primitive(name, data, *changes)
-    return {"objinst": objinst, "objmethod": method, "args": [], "kwargs": {}}
+    args = ARGUMENTS.get((name, method), [])
+    return {"objinst": objinst, "objmethod": method, "args": args, "kwargs": {}}
 
 
 def class_action(name: str, method: str, *args: Any) -> dict[str, Any]:
@@ -65,6 +66,10 @@ def class_action(name: str, method: str, *args: Any) -> dict[str, Any]:
     }
 
 
+#: Of methods of an object that take some.
+ARGUMENTS = {
+    ("ComputeNode", "confirm_usage"): [{"vcpus": 2, "memory_mb": 64, "local_gb": 0}],
+}
 #: Each remotable method: the message's arguments, from the ids of a stored node and
 #: service of HOST; and which named error the second time may end in.
 REMOTABLE: dict[tuple[str, str], tuple[Any, type[Exception] | None]] = {
@@ -84,6 +89,7 @@ REMOTABLE: dict[tuple[str, str], tuple[Any, type[Exception] | None]] = {
         lambda n, s: {"id": n, "host": HOST, "inventory_generation": 0, "vcpus": 16},
         errors.InventoryChanged,
     ),
+    ("ComputeNode", "confirm_usage"): (lambda n, s: {"id": n, "host": HOST}, None),
     ("ComputeNode", "destroy"): (
         lambda n, s: {"id": n, "host": HOST},
         errors.ComputeNodeNotFound,
@@ -165,7 +171,8 @@ class World:
         service = nodes.services()[0]
         self.service = types.SimpleNamespace(id=service["id"], uuid=service["uuid"])
         values = {"host": HOST, "hypervisor_hostname": "hv", "vcpus": 8}
-        row = nodes.compute_node_create(values | {"uuid": NODE_UUID}, None)
+        values |= {"uuid": NODE_UUID, "vcpus_used": 3}  # to be confirmed
+        row = nodes.compute_node_create(values, None, writes_usage=True)
         self.node_id = row["id"]
 
     def ask(self, method: str, args: Mapping[str, Any]) -> Any:
@@ -251,8 +258,8 @@ def test_none_is_forgotten() -> None:
 
 
 def test_all(world: World) -> None:
-    # A usage first: the inventory's generation is not touched by it.
-    usage = {"inventory_generation": 0, "vcpus_used": 3}
+    # No capacity first: the inventory's generation is not touched by it.
+    usage = {"inventory_generation": 0, "running_vms": 3}
     save = action("save", "ComputeNode", id=world.node_id, host=HOST, **usage)
     check(world, "object_action", save, None)
     for method in EXPOSED.keys() - {"goodbye"}:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from conductor.db import models
 from conductor.db import retry
 from conductor.db import store as db_store
 from musterbook import errors
@@ -119,15 +120,12 @@ def test_hot_path_is_one_statement(
     ("values", "answered"),
     [
         ({"running_vms": 7}, set()),
-        ({"memory_mb_used": 900}, {"free_ram_mb"}),
-        ({"local_gb_used": 501}, {"free_disk_gb"}),
-        ({"memory_mb_used": 20000, "local_gb": 9}, {"free_ram_mb", "free_disk_gb"}),
+        ({"memory_mb": 900}, {"free_ram_mb"}),
+        ({"local_gb": 501}, {"free_disk_gb"}),
+        ({"memory_mb": 100, "local_gb": 9}, {"free_ram_mb", "free_disk_gb"}),
+        ({"memory_mb": 512, "local_gb": 0}, {"free_ram_mb", "free_disk_gb"}),
         (
-            {"memory_mb_used": 16000, "local_gb_used": 500},
-            {"free_ram_mb", "free_disk_gb"},
-        ),
-        (
-            {"memory_mb": 2**31 - 1, "memory_mb_used": 0, "local_gb": -(2**31)},
+            {"memory_mb": 2**31 - 1, "local_gb": -(2**31)},
             {"free_ram_mb", "free_disk_gb"},
         ),
     ],
@@ -168,7 +166,7 @@ def test_a_save_is_one_round_trip(
         return int(retry.read(engine, lambda c: c.execute(asking).one()[1]))
 
     before = count()
-    store.compute_node_update(made["id"], {"memory_mb_used": 1, "local_gb_used": 1}, 0)
+    store.compute_node_update(made["id"], {"memory_mb": 1, "local_gb": 1}, 0)
     assert count() - before == 2  # with that of the second count
 
 
@@ -215,16 +213,15 @@ def test_update_without_change_still_matches(store: db_store.DatabaseStore) -> N
         ({"reserved_memory_mb": 0}, 100, 16000 - 100),
         ({"memory_mb": 32000}, 612, 32000 - 612),
         ({"memory_mb": 32000, "reserved_memory_mb": 1000}, 1100, 32000 - 1100),
-        ({"memory_mb_used": 900}, 900, 16000 - 900),
-        ({"memory_mb_used": 900, "reserved_memory_mb": 99}, 900, 16000 - 900),
-        ({"memory_mb_used": 900, "free_ram_mb": -5}, 900, -5),
         ({"memory_mb": 100}, 612, 100 - 612),
     ],
 )
 def test_usage_follows_reserved_and_free_follows_both(
     store: db_store.DatabaseStore, values: dict[str, int], used: int, free: int
 ) -> None:
-    made = store.compute_node_create(VALUES | {"memory_mb_used": 612})
+    made = store.compute_node_create(
+        VALUES | {"memory_mb_used": 612}, writes_usage=True
+    )
     answer = store.compute_node_update(made["id"], values, 0)
     stored = store.compute_node_get(id=made["id"])
     assert (stored["memory_mb_used"], stored["free_ram_mb"]) == (used, free)
@@ -240,8 +237,6 @@ def test_usage_follows_reserved_and_free_follows_both(
         ({"reserved_memory_mb": 2**31 - 1}, "memory_mb_used"),
         ({"reserved_vcpus": 2**31 - 1}, "vcpus_used"),
         ({"reserved_memory_mb": -(2**31)}, "free_ram_mb"),
-        ({"memory_mb_used": -(2**31), "memory_mb": 1}, "free_ram_mb"),
-        ({"local_gb_used": -(2**31)}, "free_disk_gb"),
         ({"local_gb": -(2**31)}, "free_disk_gb"),
     ],
 )
@@ -252,10 +247,8 @@ def test_amounts_that_follow_must_fit(
     field: str,
     generation: int | None,
 ) -> None:
-    used = {"vcpus_used": 100, "memory_mb_used": -100, "local_gb_used": 100}
-    if values.get("reserved_memory_mb", 0) > 0:
-        used["memory_mb_used"] = 612
-    made = store.compute_node_create(VALUES | used)
+    used = {"vcpus_used": 100, "memory_mb_used": 612, "local_gb_used": 100}
+    made = store.compute_node_create(VALUES | used, writes_usage=True)
     with pytest.raises(errors.InvalidInput) as caught:
         store.compute_node_update(made["id"], values, generation)
     assert caught.value.field == field
@@ -264,25 +257,25 @@ def test_amounts_that_follow_must_fit(
 
 
 def test_amounts_may_overflow_on_their_way_to_what_fits(
-    store: db_store.DatabaseStore,
+    store: db_store.DatabaseStore, engine: sa.Engine
 ) -> None:
     largest = 2**31 - 1
-    made = store.compute_node_create(
-        VALUES | {"memory_mb_used": largest, "reserved_memory_mb": -5}
-    )
-    store.compute_node_update(made["id"], {"reserved_memory_mb": -6}, 0)
+    made = store.compute_node_create(VALUES)
+    with engine.begin() as connection:
+        values = {"memory_mb_used": largest, "reserved_memory_mb": -5}
+        connection.execute(models.compute_nodes.update().values(values))
     store.compute_node_update(
-        made["id"], {"memory_mb": largest, "memory_mb_used": 0}, 1
+        made["id"], {"reserved_memory_mb": -6, "memory_mb": largest}, 0
     )
     stored = store.compute_node_get(id=made["id"])
-    assert (stored["free_ram_mb"], stored["reserved_memory_mb"]) == (largest, -6)
+    assert (stored["memory_mb_used"], stored["free_ram_mb"]) == (largest - 1, 1)
 
 
 @pytest.mark.parametrize(
     ("values", "field"),
     [
-        ({"memory_mb_used": -(2**31)}, "free_ram_mb"),
-        ({"local_gb": -(2**31), "local_gb_used": 1}, "free_disk_gb"),
+        ({"memory_mb": -(2**31), "reserved_memory_mb": 1}, "free_ram_mb"),
+        ({"local_gb": -(2**31), "reserved_local_gb": 1}, "free_disk_gb"),
     ],
 )
 def test_amounts_that_follow_at_creation_must_fit(
@@ -318,7 +311,9 @@ def test_moving_onto_a_live_identity_is_refused(store: db_store.DatabaseStore) -
 def test_destroy_is_the_owners_and_create_revives(
     store: db_store.DatabaseStore,
 ) -> None:
-    made = store.compute_node_create(VALUES | {"vcpus_used": 5, "running_vms": 4})
+    made = store.compute_node_create(
+        VALUES | {"vcpus_used": 5, "running_vms": 4}, writes_usage=True
+    )
     with pytest.raises(errors.ComputeNodeNotFound):
         store.compute_node_destroy(made["id"], "stranger")
     store.compute_node_destroy(made["id"], "NODE1.example")
@@ -330,7 +325,7 @@ def test_destroy_is_the_owners_and_create_revives(
         store.compute_node_update(made["id"], {"vcpus": 1}, 0)
     back = store.compute_node_create(VALUES | {"vcpus": 3})
     assert (back["id"], back["uuid"]) == (made["id"], made["uuid"])
-    assert (back["vcpus"], back["vcpus_used"], back["running_vms"]) == (3, 1, None)
+    assert (back["vcpus"], back["vcpus_used"], back["running_vms"]) == (3, 5, None)
     assert back["deleted"] is False
     assert back["deleted_at"] is None
     with pytest.raises(errors.InventoryChanged):

@@ -38,8 +38,13 @@ class Book:
             raise errors.ComputeNodeNotFound(what=f"{host}/{nodename}") from None
 
     def compute_node_create(
-        self, values: Mapping[str, Any], grant: context.Grant | None = None
+        self,
+        values: Mapping[str, Any],
+        grant: context.Grant | None = None,
+        *,
+        writes_usage: bool,
     ) -> Mapping[str, Any]:
+        assert not writes_usage
         self.calls.append("create")
         if self.fail is not None:
             raise self.fail
@@ -58,7 +63,10 @@ class Book:
         values: Mapping[str, Any],
         generation: int | None,
         grant: context.Grant | None = None,
+        *,
+        writes_usage: bool,
     ) -> Mapping[str, Any]:
+        assert not writes_usage
         self.calls.append("update")
         if self.fail is not None:
             raise self.fail
@@ -208,10 +216,10 @@ def test_a_node_that_makes_it_give_up_keeps_none_from_being_saved(
     machine.nodes = {name: node(name) for name in ("n1", "n2", "n3", "n4")}
     create = book.compute_node_create
 
-    def slow_for_some(values: Any, grant: Any = None) -> Any:
+    def slow_for_some(values: Any, grant: Any = None, **more: Any) -> Any:
         if values["hypervisor_hostname"] in ("n1", "n2"):
             raise errors.ConductorUnavailable(method="object_action", seconds=10)
-        return create(values, grant)
+        return create(values, grant, **more)
 
     book.compute_node_create = slow_for_some  # type: ignore[method-assign]
     for _ in range(3):
@@ -228,9 +236,9 @@ def test_stopping_it_begins_with_no_other_node(book: Book, machine: Source) -> N
     machine.nodes = {name: node(name) for name in ("n1", "n2", "n3")}
     create = book.compute_node_create
 
-    def stop_meanwhile(values: Any, grant: Any = None) -> Any:
+    def stop_meanwhile(values: Any, grant: Any = None, **more: Any) -> Any:
         stopping.set()
-        return create(values, grant)
+        return create(values, grant, **more)
 
     book.compute_node_create = stop_meanwhile  # type: ignore[method-assign]
     result = tracker.audit()

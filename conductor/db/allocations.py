@@ -1,0 +1,147 @@
+"""Allocations of compute nodes, as rows: so far the legacy ones alone.
+
+Whoever writes a node's allocations has locked the node's row, and writes the usage
+that they add up to in the same transaction. They stay with a soft-deleted node, which
+comes back with them, and go when it is purged.
+"""
+
+from collections.abc import Collection
+from collections.abc import Mapping
+import datetime
+from typing import Any
+import uuid as uuidlib
+
+import sqlalchemy as sa
+
+from conductor.db import booking
+from conductor.db import limits
+from conductor.db import models
+from conductor.db import usage
+
+_T = models.allocations
+_N = models.compute_nodes
+LEGACY = "legacy"
+HELD, CONFIRMED, RELEASED = "held", "confirmed", "released"
+#: Those that count.
+IS_LIVE = _T.c.state.in_((HELD, CONFIRMED))
+_AMOUNTS = [_T.c[name] for name in booking.Amounts._fields]
+#: What a node's booking depends on.
+_BOOKED_COLUMNS = [
+    _N.c[name] for name in ("id", "booking", *booking.RATIOS, *usage.AMOUNTS)
+]
+_NAMESPACE = uuidlib.UUID("0c3a8a53-0f2e-4b0a-8f0f-5f0f4a4f6d27")
+
+
+def read(
+    connection: sa.Connection, node_ids: Collection[int]
+) -> dict[int, booking.Book]:
+    """Return the Book of each node that has live allocations, by id."""
+    sums = [sa.cast(sa.func.sum(column), sa.BigInteger) for column in _AMOUNTS]
+    query = (
+        sa.select(_T.c.node_id, _T.c.kind, _T.c.state, *sums)
+        .where(_T.c.node_id.in_(node_ids), IS_LIVE)
+        .group_by(_T.c.node_id, _T.c.kind, _T.c.state)
+    )
+    found: dict[int, booking.Book] = {}
+    for node_id, kind, state, *sums_found in connection.execute(query):
+        book = found.get(node_id, booking.Book())
+        amounts = booking.Amounts(*map(int, sums_found))
+        if kind == LEGACY:
+            book = book._replace(legacy=amounts, confirmed=state == CONFIRMED)
+        else:
+            both = zip(book.others, amounts, strict=True)
+            book = book._replace(others=booking.Amounts(*map(sum, both)))
+        found[node_id] = book
+    return found
+
+
+def of_node(connection: sa.Connection, node_id: int) -> booking.Book:
+    """Return the live allocations of a node."""
+    return read(connection, [node_id]).get(node_id, booking.Book())
+
+
+def write(
+    connection: sa.Connection,
+    node_id: int,
+    node_uuid: str,
+    book: booking.Book,
+    outcome: booking.Outcome,
+) -> None:
+    """Store what became of a node's legacy allocation.
+
+    :param book: the allocations as read in this transaction
+    :raises InvalidInput: an amount doesn't fit
+    """
+    limits.check(_T, outcome.legacy._asdict())
+    if not any(outcome.legacy):
+        if book.legacy is not None:
+            release(connection, [node_id])
+        return
+    if (outcome.legacy, outcome.confirmed) == (book.legacy, book.confirmed):
+        return
+    row = _row(node_id, node_uuid, outcome)
+    del row["created_at"]
+    held = _T.update().where(_T.c.uuid == row["uuid"]).values(row)
+    # It may have been released before.
+    if not connection.execute(held).rowcount:
+        connection.execute(_T.insert().values(_row(node_id, node_uuid, outcome)))
+
+
+def book(connection: sa.Connection, uuids: Mapping[int, str]) -> dict[int, int]:
+    """Book the usage of nodes as it is, and return the bookings to store, by id.
+
+    :param uuids: of the nodes, which are locked, by their ids
+    """
+    books = read(connection, uuids.keys())
+    query = sa.select(*_BOOKED_COLUMNS).where(_N.c.id.in_(list(uuids)))
+    bookings: dict[int, int] = {}
+    new = []
+    for stored in connection.execute(query).mappings().all():
+        node_id, row = stored["id"], {**stored}
+        known = books.get(node_id, booking.Book())
+        outcome = booking.settle(row, row, known)
+        bookings[node_id] = outcome.columns.pop("booking")
+        if any(row[r.used] != outcome.columns[r.used] for r in usage.RESOURCES):
+            # Less than nothing was used.
+            mend = _N.update().where(_N.c.id == node_id).values(outcome.columns)
+            connection.execute(mend)
+        if stored["booking"] != booking.Booking.NONE:
+            write(connection, node_id, uuids[node_id], known, outcome)
+        elif any(outcome.legacy):
+            new.append(_row(node_id, uuids[node_id], outcome))
+    if new:
+        connection.execute(_T.insert(), new)
+    return bookings
+
+
+def release(connection: sa.Connection, node_ids: Collection[int]) -> None:
+    """Let go of the legacy allocations of nodes."""
+    connection.execute(
+        _T.update()
+        .where(_T.c.node_id.in_(node_ids), _T.c.kind == LEGACY, IS_LIVE)
+        .values(state=RELEASED, finished_at=_instant())
+    )
+
+
+def remove(connection: sa.Connection, node_ids: Collection[int]) -> None:
+    """Delete all allocations of nodes that are deleted for good."""
+    connection.execute(_T.delete().where(_T.c.node_id.in_(node_ids)))
+
+
+def _row(node_id: int, node_uuid: str, outcome: booking.Outcome) -> dict[str, Any]:
+    """Return a legacy allocation; by its uuid a node never has two."""
+    return {
+        "uuid": str(uuidlib.uuid5(_NAMESPACE, node_uuid)),
+        "node_id": node_id,
+        "kind": LEGACY,
+        "state": CONFIRMED if outcome.confirmed else HELD,
+        **outcome.legacy._asdict(),
+        "created_at": _instant(),
+        "confirmed_at": _instant() if outcome.confirmed else None,
+        "finished_at": None,
+    }
+
+
+def _instant() -> datetime.datetime:
+    # For people; nothing is decided by it.
+    return datetime.datetime.now(datetime.UTC)
