@@ -183,16 +183,15 @@ class NodeWriter:
                 raise missing
             if grant is not None:
                 _check_host(grant, owner)
-            connection.execute(
-                _T.update()
-                .where(_T.c.id == node_id)
-                .values(
-                    deleted=_T.c.id,
-                    deleted_at=rows.instant(),
-                    generation=_T.c.generation + 1,
-                    stream_version=None,
-                )
-            )
+            values: dict[str, Any] = {
+                "deleted": _T.c.id,
+                "deleted_at": rows.instant(),
+                "generation": _T.c.generation + 1,
+                "stream_version": None,
+            }
+            if owner is not None:  # by which it comes back
+                values |= {"host": owner, "service_id": None}
+            connection.execute(_T.update().where(_T.c.id == node_id).values(values))
 
         retry.run(self._engine, work)
 

@@ -30,9 +30,9 @@ Node = compute_node_obj.ComputeNode
 
 
 def save(nodes: list[Node], rng: random.Random) -> None:
-    """Save five usage fields of one of the nodes."""
+    """Save five fields of one of the nodes."""
     node = rng.choice(nodes)
-    for field, value in rpc_nodes.usage(rng).items():
+    for field, value in rpc_nodes.changes(rng).items():
         setattr(node, field, value)
     node.save()
 

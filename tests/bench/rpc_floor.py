@@ -39,7 +39,7 @@ class Endpoint:
         self._engine = engine
         self._answer = answer
         table = sa.Table("compute_nodes", sa.MetaData(), autoload_with=engine)
-        fields = rpc_nodes.usage(random.Random())
+        fields = rpc_nodes.changes(random.Random())
         self._update = (
             table.update()
             .where(table.c.id == sa.bindparam("key"))
@@ -70,7 +70,7 @@ def _run(endpoint: Endpoint, operation: str, number: int, rng: random.Random) ->
     :param number: the id of the node to save, or the number of the one to get
     """
     if operation == "save":
-        endpoint.save(None, number, rpc_nodes.usage(rng), "")
+        endpoint.save(None, number, rpc_nodes.changes(rng), "")
     else:
         endpoint.get(None, *rpc_nodes.identity(number), "")
 
@@ -152,7 +152,7 @@ class Callers:
 
     def _save(self, numbers: range, rng: random.Random) -> None:
         key = self._ids[rng.choice(numbers)]
-        values = rpc_nodes.usage(rng)
+        values = rpc_nodes.changes(rng)
         self._client.call({}, "save", key=key, values=values, filler=self._filler)
 
     def _get(self, numbers: range, rng: random.Random) -> None:

@@ -27,12 +27,15 @@ def new(context: RequestContext, number: int) -> compute_node_obj.ComputeNode:
     return node
 
 
-def usage(rng: random.Random) -> dict[str, int]:
-    """Return five usage fields with values that differ from the last ones."""
+def changes(rng: random.Random) -> dict[str, int]:
+    """Return five fields with values that differ from the last ones.
+
+    Two of them have free amounts follow.
+    """
     return {
-        "vcpus_used": rng.randrange(65),
-        "memory_mb_used": rng.randrange(262_145),
-        "local_gb_used": rng.randrange(4_001),
+        "vcpus": rng.randrange(65),
+        "memory_mb": rng.randrange(262_145),
+        "local_gb": rng.randrange(4_001),
         "running_vms": rng.randrange(200),
         "current_workload": rng.randrange(100),
     }

@@ -1,4 +1,4 @@
-"""ComputeNode.save of five usage fields by RPC, beside an echo with one raw UPDATE."""
+"""ComputeNode.save of five fields by RPC, beside an echo with one raw UPDATE."""
 
 from tests.bench import options
 from tests.bench import report

@@ -85,6 +85,7 @@ FOUND = {
     "nodes_without_name": [8, 16],
     "nodes_without_service": [],
     "services_without_nodes": [10, 11],
+    "usage_not_the_sum": [],
 }
 FOUND_AFTERWARDS = {
     "orphans": [7, 16],
@@ -95,7 +96,10 @@ FOUND_AFTERWARDS = {
     "nodes_without_name": [8, 16],
     "nodes_without_service": [],
     "services_without_nodes": [11],
+    "usage_not_the_sum": [],
 }
+#: What it tells for information, afterwards: what was taken over with usage.
+UNCONFIRMED_AFTERWARDS = [1, 2, 3, 4, 8, 9, 11, 12]
 #: Stored host of every live node after the migration.
 HOSTS = {
     1: "short",

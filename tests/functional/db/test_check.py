@@ -30,7 +30,9 @@ def test_every_oddity_as_json(
     told = json.loads(done.stdout)
     found = told["findings"]
     assert ids(found) == oddities.FOUND
-    assert told["counts"] == {k: len(v) for k, v in oddities.FOUND.items()}
+    counts = {k: len(v) for k, v in oddities.FOUND.items()}
+    assert told["counts"] == counts | {"unconfirmed_usage": 0}
+    assert told["information"] == {"unconfirmed_usage": []}
     assert told["clean"] is False
     orphans = {row["id"]: row for row in found["orphans"]}
     assert orphans[5] == {
