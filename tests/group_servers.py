@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import pathlib
+import signal
 import socket
 from typing import Any
 from typing import ClassVar
@@ -20,10 +21,11 @@ from tests import util
 class Memcached(process.Server):
     """memcached: a restart empties it.
 
-    :param megabytes: of memory; 1 is full soon, and then forgets what it was told
+    :param megabytes: of memory; 2 are full soon, and then it forgets things
     """
 
     kind = "memcached"
+    stop_signal = signal.SIGKILL  # it has nothing to save, and takes a second for it
 
     def __init__(self, folder: pathlib.Path, *, megabytes: int = 64) -> None:
         super().__init__(folder)
@@ -111,16 +113,17 @@ class Etcd(process.Server):
     def release(self, number: int) -> None:
         pass
 
-    def call(self, path: str, **body: Any) -> dict[str, Any]:
-        """Return the answer to a call of etcd's HTTP interface, such as "kv/range"."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        with contextlib.closing(connection):
-            connection.request("POST", f"/v3/{path}", json.dumps(body))
-            answer = connection.getresponse()
-            text = answer.read().decode()
-        assert answer.status == 200, text
-        found: dict[str, Any] = json.loads(text)
-        return found
+
+def call_etcd(port: int, path: str, **body: Any) -> dict[str, Any]:
+    """Return the answer to a call of etcd's HTTP interface, such as "kv/range"."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("POST", f"/v3/{path}", json.dumps(body))
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    assert answer.status == 200, text
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 class ZooKeeper(process.Server):

@@ -7,6 +7,7 @@ whatever the backend does, and fails with an error of ours only.
 
 import abc
 import dataclasses
+import datetime
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,3 +76,17 @@ class GroupDriver(abc.ABC):
     @abc.abstractmethod
     def get_all(self, group: str) -> frozenset[str]:
         """Return the names of all members; never empty because of an error."""
+
+    def is_up(self, group: str, member: str) -> bool:
+        """Return whether the member is in the group; costs as much as get_all().
+
+        For one question only: conductors answer from what their leader has read.
+        """
+        return member in self.get_all(group)
+
+    def get_updated_time(self, group: str, member: str) -> datetime.datetime | None:
+        """Read the group and return when the member was last known to live.
+
+        :returns: by this process's clock (UTC); None if it isn't known
+        """
+        return datetime.datetime.now(datetime.UTC) if self.is_up(group, member) else None
