@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from concurrent import futures
 import contextlib
 import datetime
+import functools
 import json
 import pathlib
+import string
 import subprocess
 import sys
 import time
-from typing import IO
 from typing import Any
 from typing import cast
+from typing import IO
 import uuid
 
 import pytest
@@ -26,10 +28,7 @@ from tests.functional.servicegroup import backends
 
 ROOT = pathlib.Path(__file__).parents[3]
 MEMBER_TIMEOUT = backends.MEMBER_TIMEOUT
-ALL_CHARACTERS = "".join(
-    [*map(chr, range(ord("A"), ord("Z") + 1)), *"abcdefghijklmnopqrstuvwxyz"]
-    + [*"0123456789._-"]
-)
+ALL_CHARACTERS = f"{string.ascii_letters}{string.digits}._-"
 # Beyond what a call may take: the machine is busy.
 MARGIN = 1.5
 
@@ -109,9 +108,7 @@ def test_when_a_member_was_last_seen(
 
 
 @pytest.mark.parametrize("host", ["h" * 255, ALL_CHARACTERS, "1", "-._"])
-def test_names(
-    host: str, backend: backends.Backend, group: str, build: Build
-) -> None:
+def test_names(host: str, backend: backends.Backend, group: str, build: Build) -> None:
     member = f"{host}#{2**31}"
     driver, reader = build(backend, member), build(backend)
     driver.join(group)
@@ -252,9 +249,7 @@ def test_server_that_is_not_there(
         (tmp_path / "file").write_text("")
         nowhere = group_url.file_url(tmp_path / "file" / "groups")
     else:
-        nowhere = backend.url.replace(
-            f":{backend.target.port}", f":{util.free_port()}"
-        )
+        nowhere = backend.url.replace(f":{backend.target.port}", f":{util.free_port()}")
     drivers = {name: build(nowhere, f"{name}#1") for name in CALLS}
     assert_unavailable(drivers, group, limit=3.0)
     again = backends.answer(lambda: drivers["join"].join(group))
@@ -293,7 +288,7 @@ def test_frozen_server(
     assert time.monotonic() - began < limit + MARGIN
     server.thaw()
     for driver in drivers.values():
-        util.wait_until(lambda d=driver: _joins(d, group), what="return")
+        util.wait_until(functools.partial(_joins, driver, group), what="return")
     assert drivers["get_all"].get_all(group) == {f"{name}#1" for name in CALLS}
 
 
@@ -320,16 +315,16 @@ def test_restarted_server(
     server.kill()
     for name in ("beat", "get_all", "is_visible"):
         user = reader if name == "get_all" else driver
-        found = backends.answer(lambda n=name, u=user: CALLS[n](u, group))
+        found = backends.answer(functools.partial(CALLS[name], user, group))
         assert isinstance(found, errors.GroupUnavailable), name
     server.restart(empty=empty)
     keeps = not empty and backend.name != "memcached"
-    found = util.wait_until(lambda: _reads(reader, group), what="an answer")
+    read = util.wait_until(lambda: _reads(reader, group), what="an answer")
     if keeps:
-        assert found == {"a#1"}
+        assert read == frozenset({"a#1"})
         driver.beat()
     else:
-        assert isinstance(found, errors.GroupVanished)
+        assert isinstance(read, errors.GroupVanished)
     util.wait_until(lambda: _joins(driver, group), what="return")
     assert reader.get_all(group) == {"a#1"}
 
