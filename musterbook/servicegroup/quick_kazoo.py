@@ -73,12 +73,17 @@ class QuickKazooDriver(zookeeper.KazooDriver):
                 "minSessionTimeout or maxSessionTimeout (2 and 20 ticks)",
             )
         # A password is only tested by what it protects.
-        self.heartbeat()
+        self.get_groups().get(timeout=_CONNECT)
 
     def heartbeat(self) -> float:
         """Ask for something; kazoo's own thread keeps the session.
 
         tooz's waits without limit for a server that is gone.
         """
-        self.get_groups().get(timeout=_CONNECT)
+        self._coord.exists_async(self._base_path()).get(timeout=_CONNECT)
         return self._asked
+
+    def create_group(self, group_id: bytes) -> zookeeper.ZooAsyncResult[None]:
+        """Create the group, and what it is in, which tooz's makes at start only."""
+        self._coord.ensure_path_async(self._base_path()).get(timeout=_CONNECT)
+        return super().create_group(group_id)
