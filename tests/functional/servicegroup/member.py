@@ -1,7 +1,7 @@
 """A member of a group in a process of its own: joins, tells whom it sees, beats.
 
-Arguments: URL, group, name. It prints a line of JSON with the members that it saw
-after it had joined, and beats until its input ends; then it leaves.
+Arguments: URL, group, name. It prints a line of JSON with the members once it sees two,
+and beats until its input ends; then it leaves.
 """
 
 import json
@@ -15,7 +15,9 @@ from musterbook.servicegroup import url as group_url
 def main(url: str, group: str, name: str) -> None:
     driver = tooz_driver.ToozDriver(group_url.parse(url), name)
     driver.join(group)
-    print(json.dumps(sorted(driver.get_all(group))), flush=True)
+    while len(seen := driver.get_all(group)) < 2:
+        driver.beat()
+    print(json.dumps(sorted(seen)), flush=True)
     while not select.select([sys.stdin], [], [], 0.2)[0]:
         driver.beat()
     driver.leave(group)
