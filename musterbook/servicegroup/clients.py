@@ -13,7 +13,8 @@ from tooz import coordination
 from musterbook import errors
 from musterbook.servicegroup import url as group_url
 
-_EXTRAS = {
+#: Of this package, by tooz's scheme: what installs its client.
+EXTRAS = {
     "etcd3+http": "etcd",
     "etcd3+https": "etcd",
     "memcached": "memcached",
@@ -36,7 +37,7 @@ def factory(url: group_url.GroupURL, option: str) -> Factory:
         raise errors.ConfigurationError(
             option=option,
             reason=f"{name} needs a client that is not installed ({exc.name}): "
-            f"pip install musterbook[{_EXTRAS.get(name, name)}]",
+            f"pip install musterbook[{EXTRAS.get(name, name)}]",
         ) from None
     # Our thread runs the calls one by one; tooz's own pool would add a thread
     # that can hang where nobody can join it.
