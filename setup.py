@@ -32,7 +32,7 @@ REQUIRES = [
 # extra pulls in the client that tooz or SQLAlchemy loads for it.
 EXTRAS = {
     "redis": ["tooz[redis]>=9.0", "redis>=5.0"],
-    "zookeeper": ["tooz[zookeeper]>=9.0"],
+    "zookeeper": ["tooz[zookeeper]>=9.0", "kazoo>=2.10"],
     "memcached": ["tooz[memcached]>=9.0"],
     "etcd": ["tooz[etcd3gw]>=9.0"],
     "mysql": ["PyMySQL>=1.1"],

@@ -119,6 +119,27 @@ def redis_url(keeper_address: pathlib.Path) -> Iterator[str]:
 
 
 @pytest.fixture
+def memcached_url(keeper_address: pathlib.Path) -> Iterator[str]:
+    """Give memcached://127.0.0.1:PORT, which other tests use as well."""
+    with leased(keeper_address, "memcached") as url:
+        yield url
+
+
+@pytest.fixture
+def etcd_url(keeper_address: pathlib.Path) -> Iterator[str]:
+    """Give etcd3+http://127.0.0.1:PORT, which other tests use as well."""
+    with leased(keeper_address, "etcd") as url:
+        yield url
+
+
+@pytest.fixture
+def zookeeper_url(keeper_address: pathlib.Path) -> Iterator[str]:
+    """Give a namespace that no other test uses: kazoo://127.0.0.1:PORT?namespace=N."""
+    with leased(keeper_address, "zookeeper") as url:
+        yield url
+
+
+@pytest.fixture
 def rabbit_url(keeper_address: pathlib.Path) -> Iterator[str]:
     """Give a virtual host that no other test uses: rabbit://..."""
     with leased(keeper_address, "rabbitmq") as url:

@@ -1,4 +1,7 @@
-"""The real servers that tests talk to: MariaDB, PostgreSQL, Redis, RabbitMQ."""
+"""The real servers that tests talk to: MariaDB, PostgreSQL, Redis, RabbitMQ.
+
+memcached, etcd and ZooKeeper are in group_servers.py.
+"""
 
 from collections.abc import Iterator
 import contextlib
@@ -16,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc as sa_exc
 from sqlalchemy import pool as sa_pool
 
+from tests import group_servers
 from tests import process
 from tests import util
 
@@ -403,5 +407,14 @@ def _listens(port: int) -> bool:
 
 
 KINDS: dict[str, type[process.Server]] = {
-    kind.kind: kind for kind in (MariaDB, PostgreSQL, Redis, RabbitMQ)
+    kind.kind: kind
+    for kind in (
+        MariaDB,
+        PostgreSQL,
+        Redis,
+        RabbitMQ,
+        group_servers.Memcached,
+        group_servers.Etcd,
+        group_servers.ZooKeeper,
+    )
 }

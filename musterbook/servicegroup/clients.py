@@ -1,12 +1,10 @@
 """tooz's drivers as we load them: decoded URLs, quick failures, quiet ends.
 
-The only place that reaches into tooz's drivers; each reach names what was seen
-in tooz 9.1.
+This module and quick_*.py are the only ones that reach into tooz's drivers (9.1).
 """
 
 from collections.abc import Callable
 import contextlib
-import importlib.metadata
 from typing import Any
 from typing import cast
 
@@ -15,7 +13,8 @@ from tooz import coordination
 from musterbook import errors
 from musterbook.servicegroup import url as group_url
 
-_EXTRAS = {
+#: Of this package, by tooz's scheme: what installs its client.
+EXTRAS = {
     "etcd3+http": "etcd",
     "etcd3+https": "etcd",
     "memcached": "memcached",
@@ -38,7 +37,7 @@ def factory(url: group_url.GroupURL, option: str) -> Factory:
         raise errors.ConfigurationError(
             option=option,
             reason=f"{name} needs a client that is not installed ({exc.name}): "
-            f"pip install musterbook[{_EXTRAS.get(name, name)}]",
+            f"pip install musterbook[{EXTRAS.get(name, name)}]",
         ) from None
     # Our thread runs the calls one by one; tooz's own pool would add a thread
     # that can hang where nobody can join it.
@@ -72,32 +71,6 @@ def let_go(coordinator: coordination.CoordinationDriver) -> None:
             client.close()  # redis, pymemcache
 
 
-#: The clients' errors for a user or password that the server doesn't take, by class:
-#: redis-py's and kazoo's. etcd3gw has none of its own; memcached has no users.
-_REFUSALS = frozenset(
-    {
-        "AuthenticationError",
-        "AuthenticationWrongNumberOfArgsError",
-        "NoPermissionError",
-        "AuthFailedError",
-        "NoAuthError",
-    }
-)
-
-
-def is_refusal(exc: BaseException) -> bool:
-    """Tell whether an error of tooz, or of a client, means that nobody lets us in."""
-    seen: set[int] = set()
-    found: BaseException | None = exc
-    while found is not None and id(found) not in seen:
-        if type(found).__name__ in _REFUSALS:
-            return True
-        seen.add(id(found))
-        # tooz keeps the client's error as ``cause`` (9.1).
-        found = getattr(found, "cause", None) or found.__cause__ or found.__context__
-    return False
-
-
 def _load(name: str) -> tuple[Any, dict[str, Any]]:
     """Return the driver's class and options that can't stand in a URL."""
     if name == "redis":
@@ -111,5 +84,18 @@ def _load(name: str) -> tuple[Any, dict[str, Any]]:
         return quick_redis.QuickRedisDriver, {
             "retry": [retry.Retry(backoff.NoBackoff(), 0)]
         }
-    (entry,) = importlib.metadata.entry_points(group="tooz.backends", name=name)
-    return entry.load(), {}
+    if name == "zookeeper":
+        from musterbook.servicegroup import quick_kazoo
+
+        return quick_kazoo.QuickKazooDriver, {}
+    if name == "memcached":
+        from musterbook.servicegroup import quick_memcached
+
+        return quick_memcached.QuickMemcachedDriver, {}
+    if name.startswith("etcd3+"):
+        from musterbook.servicegroup import quick_etcd
+
+        return quick_etcd.QuickEtcdDriver, {}
+    from tooz.drivers import file
+
+    return file.FileDriver, {}

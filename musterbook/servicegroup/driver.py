@@ -7,24 +7,37 @@ whatever the backend does, and fails with an error of ours only.
 
 import abc
 import dataclasses
+import datetime
 
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
     """What a backend guarantees, as data; the table in the docs is made from it.
 
-    :ivar name: scheme of the backend
-    :ivar visibility_check: a member can ask cheaply whether it is in the group
-    :ivar survives_restart: members outlive a restart of the backend's server
+    :ivar name: of the backend
+    :ivar extra: of this package that installs its client; "" where none is needed
+    :ivar visibility_check: a member can ask whether it is in the group
+    :ivar check: what asking costs, each beat
+    :ivar join: what a join, or leaving, costs
+    :ivar read: what reading the group costs
+    :ivar clock: whose clock says that a member was silent for too long
+    :ivar survives_restart: members outlive a restart of the server with its data
     :ivar notices_dead_server: a beat fails when the server is gone
+    :ivar forgets: may lose members or the group while all runs well
     :ivar max_members: advised most members of one group
     :ivar note: the limit that an operator must know
     """
 
     name: str
+    extra: str
     visibility_check: bool
+    check: str
+    join: str
+    read: str
+    clock: str
     survives_restart: bool
     notices_dead_server: bool
+    forgets: bool
     max_members: int
     note: str
 
@@ -75,3 +88,19 @@ class GroupDriver(abc.ABC):
     @abc.abstractmethod
     def get_all(self, group: str) -> frozenset[str]:
         """Return the names of all members; never empty because of an error."""
+
+    def is_up(self, group: str, member: str) -> bool:
+        """Return whether the member is in the group; costs as much as get_all().
+
+        For one question only: conductors answer from what their leader has read.
+        """
+        return member in self.get_all(group)
+
+    def get_updated_time(self, group: str, member: str) -> datetime.datetime | None:
+        """Read the group and return when the member was last known to live.
+
+        :returns: by this process's clock (UTC); None if it isn't known
+        """
+        return (
+            datetime.datetime.now(datetime.UTC) if self.is_up(group, member) else None
+        )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import contextlib
 import dataclasses
+import datetime
 import logging
 import threading
 from typing import Any
@@ -13,7 +14,9 @@ from tooz import coordination
 from musterbook import errors
 from musterbook.servicegroup import clients
 from musterbook.servicegroup import driver
+from musterbook.servicegroup import failures
 from musterbook.servicegroup import lane
+from musterbook.servicegroup import sightings
 from musterbook.servicegroup import traits
 from musterbook.servicegroup import url as group_url
 
@@ -65,6 +68,7 @@ class ToozDriver(driver.GroupDriver):
         self._lane: lane.Lane[_Session] | None = None
         self._stuck: list[lane.Lane[_Session]] = []
         self._lane_lock = threading.Lock()
+        self._sightings = sightings.Sightings()
 
     @property
     def member(self) -> str:
@@ -94,7 +98,7 @@ class ToozDriver(driver.GroupDriver):
             coordinator, name = session.coordinator, group.encode()
             # On redis and memcached an expired beat makes readers drop a member
             # that has just joined; on etcd the lease is renewed here.
-            self._heartbeat(session)
+            coordinator.heartbeat()
             with contextlib.suppress(coordination.GroupAlreadyExist):
                 self._get(coordinator.create_group(name))
             try:
@@ -123,24 +127,18 @@ class ToozDriver(driver.GroupDriver):
 
     def beat(self) -> None:
         """Tell the backend that this member lives."""
-        self._call(self._heartbeat)
+        self._call(lambda session: session.coordinator.heartbeat())
 
     def is_visible(self, group: str) -> bool:
         """Return whether others see this member in the group right now.
 
-        False as well when this connection is newer than the membership. On a
-        backend without such a check it only finds that the server is gone, or
-        has forgotten everything (GroupVanished).
+        False as well when this connection is newer than the membership.
         """
 
         def work(session: _Session) -> bool:
             coordinator, name = session.coordinator, group.encode()
             if group not in session.joined:
                 return False
-            if not self.traits.visibility_check:
-                if name not in self._get(coordinator.get_groups()):
-                    raise coordination.GroupNotCreated(name)
-                return True
             try:
                 self._get(
                     coordinator.get_member_capabilities(name, self._member.encode())
@@ -158,7 +156,18 @@ class ToozDriver(driver.GroupDriver):
             members = self._get(session.coordinator.get_members(group.encode()))
             return frozenset(m.decode(errors="replace") for m in members)
 
-        return self._call(work, group)
+        found = self._call(work, group)
+        self._sightings.note(group, found)
+        return found
+
+    def get_updated_time(self, group: str, member: str) -> datetime.datetime | None:
+        """Read the group and return when the member was last found in it.
+
+        :returns: by this process's clock (UTC); None if this driver hasn't seen the
+            member for a day
+        """
+        self.get_all(group)
+        return self._sightings.last(group, member)
 
     # -- how calls run -----------------------------------------------------------
 
@@ -174,12 +183,12 @@ class ToozDriver(driver.GroupDriver):
         except coordination.GroupNotCreated:
             raise errors.GroupVanished(backend=self._url.label, group=group) from None
         except Exception as exc:  # noqa: BLE001 - clients raise whatever they like
-            if clients.is_refusal(exc):
+            refusal = failures.refusal(exc)
+            if refusal is not None:
                 raise errors.GroupRefused(
-                    backend=self._url.label,
-                    reason="it refused the user or the password",
+                    backend=self._url.label, reason=refusal
                 ) from None
-            raise self._unavailable(_reason(exc)) from None
+            raise self._unavailable(failures.describe(exc)) from None
 
     def _get_lane(self) -> lane.Lane[_Session]:
         with self._lane_lock:
@@ -222,27 +231,7 @@ class ToozDriver(driver.GroupDriver):
     def _disconnect(self, session: _Session) -> None:
         clients.let_go(session.coordinator)
 
-    def _heartbeat(self, session: _Session) -> None:
-        if self.traits.name == "zookeeper":
-            # kazoo's own thread keeps the session; tooz's heartbeat() only reads,
-            # and waits without limit for a server that is gone.
-            self._get(session.coordinator.get_groups())
-        else:
-            session.coordinator.heartbeat()
-
     def _get(self, result: coordination.CoordAsyncResult[Any]) -> Any:
         # A little less than the caller waits: kazoo's wait then ends in time, and
         # its connection, which mends itself, needn't be given up.
         return result.get(timeout=self._call_timeout * 0.9)
-
-
-def _reason(exc: Exception) -> str:
-    """Return why, in a line; the class where the text says nothing."""
-    text = str(exc).strip()
-    if isinstance(exc, coordination.ToozError) and text:
-        return text
-    if text:
-        return f"{type(exc).__name__}: {text}"
-    cause = exc.__cause__
-    below = f" ({type(cause).__name__})" if cause is not None else ""
-    return type(exc).__name__ + below

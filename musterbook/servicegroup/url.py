@@ -22,8 +22,24 @@ DEFAULT_MEMBER_TIMEOUT = 10.0
 # driver's call (3 s), so that a silent server ends the call and not the thread.
 SOCKET_TIMEOUT = 2
 
+# memcached takes a longer time for a date, which is long past.
+_MAX_MEMCACHED_TIMEOUT = 30 * 24 * 3600
+
 _HOST = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _NO_GROUPS = frozenset({"mysql", "postgresql"})
+#: Schemes of tooz, now or once, that are something else here.
+_OTHERS = {
+    "consul": "tooz no longer has it",
+    "etcd": "write etcd3+http:// (the interface of etcd 2 is gone)",
+    "etcd3": "write etcd3+http:// (tooz no longer speaks gRPC with etcd)",
+    "ipc": "tooz has no groups on it; on one machine use file://",
+    "kubernetes": "tooz has no groups on it",
+    "zake": "it is ZooKeeper's stand-in for tests; use kazoo:// or file://",
+}
+_TIMEOUTS = ("membership_timeout", "timeout")
+#: Options that may come more than once: they are lists of hosts.
+_LISTS = frozenset({"hosts", "sentinel_fallback"})
+_SECRETS = ("keyfile_password", "sentinel_password", "ssl_key_password")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +52,8 @@ class _Scheme:
     :ivar whole: the driver takes whole seconds only
     :ivar fixed: options that are set unless the URL has them
     :ivar many: several hosts, separated by commas
+    :ivar known: options besides the timeouts; others would be ignored without a word
+    :ivar several: how else several hosts are written
     """
 
     tooz: str
@@ -44,6 +62,8 @@ class _Scheme:
     whole: bool = True
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     many: bool = False
+    known: frozenset[str] = frozenset()
+    several: str = "leave it to a proxy or a name that leads to one of them"
 
 
 # For redis, memcached and etcd, 'timeout' alone would set the member timeout and
@@ -53,15 +73,52 @@ _REDIS = {
     "socket_connect_timeout": str(SOCKET_TIMEOUT),
 }
 _SOCKET = {"timeout": str(SOCKET_TIMEOUT)}
-_KAZOO = _Scheme("zookeeper", login=True, member_option="timeout", many=True)
+_REDIS_OPTIONS = frozenset(
+    {
+        *("db", "namespace", "health_check_interval", "socket_keepalive"),
+        *("socket_connect_timeout", "socket_timeout"),
+        *("ssl", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"),
+        *("sentinel", "sentinel_fallback", "sentinel_password", "sentinel_ssl"),
+        "sentinel_username",
+    }
+)
+_KAZOO_OPTIONS = frozenset(
+    {
+        *("ca", "certfile", "hosts", "keyfile", "keyfile_password", "namespace"),
+        *("randomize_hosts", "use_ssl", "verify_certs"),
+    }
+)
+_MEMCACHED_OPTIONS = frozenset(
+    {
+        *("ca_cert", "ssl_cert", "ssl_check_hostname", "ssl_ciphers", "ssl_key"),
+        *("ssl_key_password", "use_ssl"),
+    }
+)
+_SENTINEL = "those of a Sentinel as ?sentinel=master&sentinel_fallback=host:port"
+_REDIS_SCHEME = _Scheme(
+    "redis",
+    login=True,
+    whole=False,
+    fixed=_REDIS,
+    known=_REDIS_OPTIONS,
+    several=_SENTINEL,
+)
+_KAZOO = _Scheme(
+    "zookeeper", login=True, member_option="timeout", many=True, known=_KAZOO_OPTIONS
+)
+_ETCD = _Scheme(
+    "etcd3+http",
+    fixed=_SOCKET,
+    known=frozenset({"api_version", "ca_cert", "cert_cert", "cert_key"}),
+)
 _SCHEMES = {
-    "etcd3+http": _Scheme("etcd3+http", fixed=_SOCKET),
-    "etcd3+https": _Scheme("etcd3+https", fixed=_SOCKET),
+    "etcd3+http": _ETCD,
+    "etcd3+https": dataclasses.replace(_ETCD, tooz="etcd3+https"),
     "file": _Scheme("file", member_option="timeout"),
     "kazoo": _KAZOO,
-    "memcached": _Scheme("memcached", fixed=_SOCKET),
-    "redis": _Scheme("redis", login=True, whole=False, fixed=_REDIS),
-    "rediss": _Scheme("redis", login=True, whole=False, fixed={**_REDIS, "ssl": "1"}),
+    "memcached": _Scheme("memcached", fixed=_SOCKET, known=_MEMCACHED_OPTIONS),
+    "redis": _REDIS_SCHEME,
+    "rediss": dataclasses.replace(_REDIS_SCHEME, fixed={**_REDIS, "ssl": "1"}),
     "zookeeper": _KAZOO,
 }
 
@@ -103,11 +160,13 @@ class GroupURL:
     options: Mapping[str, Sequence[str]] = dataclasses.field(repr=False)
 
     def scrub(self, text: str) -> str:
-        """Return the text as one line without the password."""
+        """Return the text as one line without the passwords."""
         line = errors.one_line(text)
-        password = self.target.password
-        if password:
-            for form in (password, urllib.parse.quote(password, safe="")):
+        secrets = [self.target.password or ""]
+        for name in _SECRETS:
+            secrets.extend(self.options.get(name, ()))
+        for secret in filter(None, secrets):
+            for form in (secret, urllib.parse.quote(secret, safe="")):
                 line = line.replace(form, "***")
         return line
 
@@ -147,6 +206,7 @@ def _parse(url: str | None) -> GroupURL:
     scheme = _SCHEMES[name]
     parts = _split(text)
     options = urllib.parse.parse_qs(parts.query, keep_blank_values=True)
+    _check_options(options, name, scheme)
     timeout = _member_timeout(options, scheme)
     target = _target(parts, scheme)
     settled = _options(options, scheme, timeout)
@@ -169,6 +229,26 @@ def _target(parts: urllib.parse.SplitResult, scheme: _Scheme) -> Target:
     return _network(parts, scheme, location, user, password)
 
 
+def _check_options(
+    given: Mapping[str, Sequence[str]], name: str, scheme: _Scheme
+) -> None:
+    """Refuse what tooz would ignore, which is what it does with a misspelt option."""
+    known = sorted({*scheme.known, *_TIMEOUTS})
+    for option, values in given.items():
+        if option not in known:
+            # What isn't like an option may be the rest of an unencoded password.
+            shown = f" {option}" if re.fullmatch(r"[a-z_]{1,40}", option) else ""
+            raise _Refused(
+                f"has an unknown option{shown}; {name} has {', '.join(known)}"
+            )
+        if len(values) > 1 and option not in _LISTS:
+            raise _Refused(f"has the option {option} twice")
+        if not all(values) and option not in _TIMEOUTS:
+            raise _Refused(f"has no value for {option}")
+        if option.startswith("socket_") and option.endswith("_timeout"):
+            _seconds(option, values[0])
+
+
 def _options(
     given: Mapping[str, Sequence[str]], scheme: _Scheme, timeout: float
 ) -> Mapping[str, Sequence[str]]:
@@ -188,6 +268,8 @@ def _scheme_name(text: str) -> str:
     if not mark or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", name):
         raise _Refused("is not a URL: it has to begin with a scheme and ://")
     name = name.lower()
+    if name in _OTHERS:
+        raise _Refused(f"{name}:// can't be used: {_OTHERS[name]}")
     if name.partition("+")[0] in _NO_GROUPS:
         raise _Refused(
             f"tooz has no groups on {name}, so it can't show who lives; use one of "
@@ -214,20 +296,27 @@ def _split(text: str) -> urllib.parse.SplitResult:
 
 
 def _member_timeout(options: Mapping[str, Sequence[str]], scheme: _Scheme) -> float:
-    for name in ("membership_timeout", "timeout"):
-        if name in options:
-            text = options[name][-1]
-            break
-    else:
+    name = next((name for name in _TIMEOUTS if name in options), None)
+    if name is None:
         return DEFAULT_MEMBER_TIMEOUT
+    seconds = _seconds(name, options[name][-1])
+    if scheme.whole and seconds != int(seconds):
+        raise _Refused(f"{name} must be a whole number of seconds with {scheme.tooz}")
+    if scheme.tooz == "memcached" and seconds > _MAX_MEMCACHED_TIMEOUT:
+        raise _Refused(
+            f"{name} must be at most {_MAX_MEMCACHED_TIMEOUT} s (30 days): memcached "
+            "takes more for a date"
+        )
+    return seconds
+
+
+def _seconds(name: str, text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not math.isfinite(seconds) or seconds <= 0:
         raise _Refused(f"{name} must be a number of seconds above 0")
-    if scheme.whole and seconds != int(seconds):
-        raise _Refused(f"{name} must be a whole number of seconds with {scheme.tooz}")
     return seconds
 
 
@@ -277,7 +366,9 @@ def _network(
             "has a path after the host; a redis database is given as ?db=2, a "
             "namespace as ?namespace=name, and a '/' in a password as %2F"
         )
-    addresses = location.split(",") if scheme.many else [location]
+    addresses = location.split(",")
+    if len(addresses) > 1 and not scheme.many:
+        raise _Refused(f"has several hosts; {scheme.tooz} takes one: {scheme.several}")
     pairs = [_address(address) for address in addresses]
     if len(pairs) == 1 and not pairs[0][0]:
         pairs = [("localhost", pairs[0][1])]

@@ -1,5 +1,7 @@
 import builtins
 import pathlib
+import subprocess
+import sys
 from typing import Any
 
 from oslo_config import cfg
@@ -111,3 +113,38 @@ def test_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(errors.ConfigurationError, match=r"musterbook\[redis\]"):
         clients.factory(group_url.parse("redis://:6379"), "servicegroup_tooz_url")
+
+
+WITHOUT_CLIENTS = """
+import sys
+for name in ("kazoo", "pymemcache", "etcd3gw"):
+    sys.modules[name] = None  # importing it fails
+from musterbook import errors
+from musterbook.servicegroup import clients
+from musterbook.servicegroup import url
+for text in ("kazoo://", "memcached://", "etcd3+http://", "etcd3+https://"):
+    try:
+        clients.factory(url.parse(text), "servicegroup_tooz_url")
+    except errors.ConfigurationError as exc:
+        print(exc.message)
+"""
+
+
+def test_each_missing_client_names_its_extra() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_CLIENTS],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=pathlib.Path(__file__).parents[3],
+    )
+    wanted = ["zookeeper", "memcached", "etcd", "etcd"]
+    lines = done.stdout.splitlines()
+    for line, extra in zip(lines, wanted, strict=True):
+        assert f"pip install musterbook[{extra}]" in line
+
+
+@pytest.mark.parametrize("scheme", traits.TRAITS)
+def test_extra_of_the_traits_is_the_one_that_is_named(scheme: str) -> None:
+    target = group_url.parse(f"{scheme}://{'/d' * (scheme == 'file')}").target
+    assert traits.TRAITS[scheme].extra == clients.EXTRAS.get(target.scheme, "")

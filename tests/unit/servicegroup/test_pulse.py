@@ -1,4 +1,5 @@
 from collections.abc import Callable
+import dataclasses
 import logging
 import random
 
@@ -6,7 +7,6 @@ import pytest
 
 from musterbook import errors
 from musterbook.servicegroup import pulse
-from musterbook.servicegroup import traits
 from tests.unit.servicegroup import fakes
 
 INTERVAL = 3.0
@@ -161,7 +161,8 @@ def test_asked_to_rejoin_it_looks_first(
 @pytest.fixture
 def blind(member: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Return a member of a backend where it can't see itself."""
-    monkeypatch.setattr(member.driver, "traits", traits.TRAITS["memcached"])
+    traits = dataclasses.replace(member.driver.traits, visibility_check=False)
+    monkeypatch.setattr(member.driver, "traits", traits)
     return member
 
 

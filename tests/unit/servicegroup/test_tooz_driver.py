@@ -139,28 +139,6 @@ def test_group_that_is_gone(build: Build) -> None:
     driver.stop()
 
 
-def test_memcached_is_asked_for_the_groups_only(build: Build) -> None:
-    driver, made = build(
-        {"get_groups": [[b"g"], [], ConnectionRefusedError("no")]}, "memcached://h"
-    )
-    driver.join("g")
-    assert driver.is_visible("g")
-    with pytest.raises(errors.GroupVanished):
-        driver.is_visible("g")
-    with pytest.raises(errors.GroupUnavailable):
-        driver.is_visible("g")
-    assert "get_member_capabilities" not in made[0].calls
-    driver.stop()
-
-
-def test_zookeeper_is_never_asked_for_toozs_unbounded_heartbeat(build: Build) -> None:
-    driver, made = build({"get_groups": [[b"g"]]}, "kazoo://h")
-    driver.join("g")
-    driver.beat()
-    assert "heartbeat" not in made[0].calls
-    driver.stop()
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -182,6 +160,16 @@ def test_every_error_is_ours_in_one_line_without_the_password(
     assert "\n" not in caught.value.message
     driver.beat()
     assert len(made) == 1  # clients reconnect by themselves
+    driver.stop()
+
+
+def test_when_a_member_was_last_found(build: Build) -> None:
+    driver, _ = build({"get_members": [{b"a#1"}, set(), OSError("no")]})
+    seen = driver.get_updated_time("g", "a#1")
+    assert seen is not None
+    assert driver.get_updated_time("g", "a#1") == seen  # has left
+    with pytest.raises(errors.GroupUnavailable):
+        driver.get_updated_time("g", "a#1")
     driver.stop()
 
 

@@ -22,6 +22,11 @@ ENCODED = "p%40ss%2Fw%25rd"
         ("REDIS://Host/", "Host", None, 10, "redis://Host"),
         ("rediss://h", "h", None, 10, "rediss://h"),
         ("etcd3+http://:2379", "localhost", 2379, 10, "etcd3+http://localhost:2379"),
+        ("etcd3+https://e:1?ca_cert=/ca", "e", 1, 10, "etcd3+https://e:1"),
+        ("etcd3+http://[::1]:2379", "::1", 2379, 10, None),
+        ("memcached://[2001:db8::1]", "2001:db8::1", None, 10, None),
+        ("kazoo://", "localhost", None, 10, "kazoo://localhost"),
+        ("memcached://h?timeout=2592000", "h", None, 2592000, None),
         ("redis://h?timeout=0.5", "h", None, 0.5, None),
         ("redis://h?timeout=5&membership_timeout=30", "h", None, 30, None),
         ("  redis://h  ", "h", None, 10, None),
@@ -82,6 +87,21 @@ def test_redis_socket_file() -> None:
     assert url.options["db"] == ["3"]
 
 
+def test_sentinels_of_redis() -> None:
+    url = group_url.parse(
+        "redis://a:26379?sentinel=m&sentinel_fallback=b:26379&sentinel_fallback=c:26379"
+        "&sentinel_password=s3cret"
+    )
+    assert url.options["sentinel_fallback"] == ["b:26379", "c:26379"]
+    assert url.scrub("AUTH s3cret") == "AUTH ***"
+    assert "s3cret" not in repr(url)
+
+
+def test_namespace_of_zookeeper() -> None:
+    url = group_url.parse("kazoo://h?namespace=mine&use_ssl=1&ca=/etc/ca.pem")
+    assert url.options["namespace"] == ["mine"]
+
+
 def test_tls_of_redis_is_an_option_of_tooz() -> None:
     url = group_url.parse("rediss://h")
     assert url.target.scheme == "redis"
@@ -130,7 +150,25 @@ def test_file_url_of_any_directory() -> None:
         ("redis://[::1]x", "after the ]"),
         ("redis://ho$t", "host name"),
         ("kazoo://a,,b", "empty host"),
-        ("redis://a,b", "host name"),
+        ("redis://a,b", "sentinel_fallback"),
+        ("memcached://a,b:1", "several hosts; memcached takes one"),
+        ("etcd3+http://a:1,b:1", "several hosts; etcd3+http takes one"),
+        ("etcd3://h:2379", "write etcd3+http://"),
+        ("etcd://h:2379", "write etcd3+http://"),
+        ("zake://", "stand-in"),
+        ("ipc://", "file://"),
+        ("consul://h", "no longer"),
+        ("kubernetes://", "no groups"),
+        ("redis://h?tiemout=5", "unknown option tiemout; redis has db, "),
+        ("kazoo://h?db=2", "unknown option db; kazoo has ca, "),
+        ("file:///d?namespace=x", "unknown option namespace; file has membership"),
+        ("redis://h?executor=x", "unknown option executor"),
+        (f"redis://h?{PASSWORD}", "unknown option;"),
+        ("redis://h?timeout=5&timeout=6", "option timeout twice"),
+        ("redis://h?membership_timeout=x&timeout=6", "membership_timeout must be"),
+        ("kazoo://h?namespace=", "no value for namespace"),
+        ("redis://h?socket_timeout=soon", "socket_timeout must be a number"),
+        ("memcached://h?timeout=2592001", "30 days"),
         (f"redis://:{PASSWORD}@h:1", "path"),
         ("redis://:se#cret@h", "%23"),
         (f"memcached://u:{ENCODED}@h", "can't log in"),

@@ -1,0 +1,89 @@
+"""tooz's ZooKeeper driver with quick failures and the session it was asked for.
+
+Apart from clients.py because it needs kazoo, which is an extra.
+"""
+
+from collections.abc import Mapping
+import time
+from typing import Any
+
+from kazoo import client as kazoo_client
+from tooz.drivers import zookeeper
+
+from musterbook.servicegroup import failures
+
+# Seconds that kazoo waits for its first connection, and between two later ones.
+# As tooz makes it, it waits the member timeout at first, and up to an hour later: for
+# as long again as the server was away (kazoo 2.11).
+_CONNECT = 2
+_LONGEST_PAUSE = 1.0
+
+
+class QuickKazooDriver(zookeeper.KazooDriver):
+    """One session with ZooKeeper, which refuses another length than was asked for."""
+
+    def __init__(
+        self, member_id: bytes, parsed_url: Any, options: dict[str, Any]
+    ) -> None:
+        self._granted: float | None = None
+        self._lost_at: float | None = None
+        super().__init__(member_id, parsed_url, options)
+        self._asked, self.timeout = self.timeout, _CONNECT
+
+    def _make_client(self, parsed_url: Any, options: Mapping[str, Any]) -> Any:
+        retry = {"max_tries": -1, "max_delay": _LONGEST_PAUSE}
+        client = super()._make_client(
+            parsed_url, {**options, "connection_retry": retry}
+        )
+        self._wrap_handshake(client)
+        client.add_listener(self._state_changed)
+        return client
+
+    def _wrap_handshake(self, client: Any) -> None:
+        """Learn what session was granted, and forget one that was lost for good.
+
+        A server that was restarted empty refuses a client that has seen more than it
+        has, for ever: kazoo shows its last transaction even after a session expired.
+        """
+        handshake = client._connection._connect
+
+        def connect(*args: Any) -> Any:
+            lost = self._lost_at
+            if lost is not None and time.monotonic() - lost > self._asked:
+                client.last_zxid = 0
+                client._reset_session()
+            read_timeout, connect_timeout = handshake(*args)
+            # Two thirds of the session, in milliseconds.
+            self._granted = read_timeout * 1.5 / 1000
+            return read_timeout, connect_timeout
+
+        client._connection._connect = connect
+
+    def _state_changed(self, state: str) -> None:
+        """Note when a connection is lost; in kazoo's thread."""
+        connected = state == kazoo_client.KazooState.CONNECTED
+        self._lost_at = None if connected else time.monotonic()
+
+    def _start(self) -> None:
+        super()._start()
+        if self._granted is not None and round(self._granted) != self._asked:
+            raise failures.Clamped(
+                self._asked,
+                self._granted,
+                "minSessionTimeout or maxSessionTimeout (2 and 20 ticks)",
+            )
+        # A password is only tested by what it protects.
+        self.get_groups().get(timeout=_CONNECT)
+
+    def heartbeat(self) -> float:
+        """Ask for something; kazoo's own thread keeps the session.
+
+        tooz's waits without limit for a server that is gone.
+        """
+        self._coord.exists_async(self._base_path()).get(timeout=_CONNECT)
+        return self._asked
+
+    def create_group(self, group_id: bytes) -> zookeeper.ZooAsyncResult[None]:
+        """Create the group, and what it is in, which tooz's makes at start only."""
+        self._coord.ensure_path_async(self._base_path()).get(timeout=_CONNECT)
+        return super().create_group(group_id)
