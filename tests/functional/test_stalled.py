@@ -80,7 +80,7 @@ def agent(lab: labs.Lab, host: str) -> labs.Process:
 
 
 def offered(lab: labs.Lab, host: str) -> bool:
-    return outages.fleet(lab)[host]["state"] == "up"
+    return bool(outages.fleet(lab)[host]["state"] == "up")
 
 
 def check_stalled(lab: labs.Lab) -> None:

@@ -1,6 +1,7 @@
 """Grants, lease, verdicts and the fleet on three databases."""
 
 from concurrent import futures
+import datetime
 from typing import Any
 
 import pytest
@@ -345,6 +346,61 @@ def test_a_transition_that_is_written_twice_is_stored_once(
     assert live.write("leader", "a", 1, change, None)
     assert live.write("leader", "a", 1, change, None)
     assert len(history(engine)) == 3
+
+
+def test_an_operator_ends_a_hold_for_flapping(
+    live: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    hello(live, "p1", None)
+    live.acquire("leader", "a", 60)
+    (row,) = live.granted(COMPUTE)
+    live.reset_flapping("node1", COMPUTE, "me")
+    assert live.granted(COMPUTE) == [row]  # it wasn't held
+    held = [transition(row, "suspect", cause="flapping")]
+    assert live.write("leader", "a", 1, held, None)
+    (held_row,) = live.granted(COMPUTE)
+    for _ in range(2):
+        live.reset_flapping("NODE1", COMPUTE, "me")
+        (row,) = live.granted(COMPUTE)
+        assert (row.state, row.state_cause) == ("suspect", "flapping-reset")
+        assert history(engine)[2:] == [
+            ("Node1", "suspect", "suspect", "flapping-reset", "me")
+        ]
+    # What the leader decides from what it read before is too late.
+    assert live.write("leader", "a", 1, [transition(held_row, "up")], None)
+    assert live.granted(COMPUTE) == [row]
+    with pytest.raises(errors.ServiceNotFound) as caught:
+        live.reset_flapping("node2", COMPUTE, "me")
+    assert "node2" in caught.value.message
+
+
+def test_the_recent_history_is_that_of_those_who_changed(
+    live: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    hello(live, "p1", None)
+    hello(live, "p1", None, host="Node2")
+    live.acquire("leader", "a", 60)
+    one = live.granted(COMPUTE)[0]
+    assert live.write("leader", "a", 1, [transition(one, "up")], None)
+    assert [
+        (past.host, past.state, past.cause) for past in live.recent(COMPUTE, 600)
+    ] == [
+        ("Node1", "suspect", "not-yet-joined"),
+        ("Node2", "suspect", "not-yet-joined"),
+        ("Node1", "up", "joined"),
+    ]
+    assert all(0 <= past.age < 60 for past in live.recent(COMPUTE, 600))
+    assert live.recent("nova-conductor", 600) == []
+    with engine.begin() as connection:
+        long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+        history_of, services = models.transitions, models.services
+        joined = history_of.update().where(history_of.c.cause == "not-yet-joined")
+        connection.execute(joined.values(at=long_ago))
+        quiet = services.update().where(services.c.host == "Node2")
+        connection.execute(quiet.values(state_since=long_ago))
+    assert [(past.host, past.state) for past in live.recent(COMPUTE, 600)] == [
+        ("Node1", "up")
+    ]
 
 
 def test_who_lost_the_lease_writes_nothing(
