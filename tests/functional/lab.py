@@ -241,6 +241,10 @@ class Lab:
         engine.dispose()
         return [(row.state, row.cause) for row in found]
 
+    def process(self, name: str) -> Process:
+        """Return the process that was started last under a name."""
+        return next(p for p in reversed(self.processes) if p.err.stem == name)
+
     def close(self) -> None:
         """End everything."""
         for process in self.processes:

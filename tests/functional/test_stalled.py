@@ -75,10 +75,6 @@ def lab(
         yield made
 
 
-def agent(lab: labs.Lab, host: str) -> labs.Process:
-    return next(p for p in reversed(lab.processes) if p.err.stem == host)
-
-
 def offered(lab: labs.Lab, host: str) -> bool:
     return bool(outages.fleet(lab)[host]["state"] == "up")
 
@@ -106,10 +102,10 @@ def check_over(lab: labs.Lab) -> None:
         ("suspect", "stalled"),
         ("up", "in-group"),
     ]
-    outages.check_said([agent(lab, "node-b")], STALLED, 1)
-    outages.check_said([agent(lab, "node-b")], "Working again after", 1)
-    outages.check_said([agent(lab, "node-a")], STALLED, 0)
-    outages.check_alive([agent(lab, "node-a"), agent(lab, "node-b")])
+    outages.check_said([lab.process("node-b")], STALLED, 1)
+    outages.check_said([lab.process("node-b")], "Working again after", 1)
+    outages.check_said([lab.process("node-a")], STALLED, 0)
+    outages.check_alive([lab.process("node-a"), lab.process("node-b")])
 
 
 def test_not_offered_while_it_hangs_and_again_when_it_goes_on(lab: labs.Lab) -> None:
@@ -122,7 +118,7 @@ def test_not_offered_while_it_hangs_and_again_when_it_goes_on(lab: labs.Lab) -> 
     assert took < 5 + outages.WELL
     check_stalled(lab)
     # A new conductor knows it, and says nothing else meanwhile.
-    conductor = agent(lab, "c1")
+    conductor = lab.process("c1")
     conductor.kill()
     lab.start_conductor()
     util.wait_until(
@@ -139,20 +135,21 @@ def test_not_offered_while_it_hangs_and_again_when_it_goes_on(lab: labs.Lab) -> 
     util.wait_until(lambda: offered(lab, "node-b"), outages.BUSY)
     print("offered after", time.monotonic() - filled)
     check_over(lab)
+    check_failing_and_next_process(lab)
 
 
-def test_a_source_that_fails_and_the_next_process(lab: labs.Lab) -> None:
+def check_failing_and_next_process(lab: labs.Lab) -> None:
     lab.write_nodes("node-b", {"node-b": labs.NODE}, fault="raise")
     util.wait_until(lambda: not offered(lab, "node-b"), outages.BUSY)
     row = outages.fleet(lab)["node-b"]
     assert row["state_cause"] == "stalled"
     assert "RuntimeError" in row["state_evidence"]
-    agent(lab, "node-b").kill()
+    lab.process("node-b").kill()
     lab.start_agent("node-b")
     lab.wait_state("node-b", "up", timeout=outages.BUSY)
     row = outages.fleet(lab)["node-b"]
     assert row["incarnation"] == 2
-    outages.check_said([agent(lab, "node-a")], STALLED, 0)
+    outages.check_said([lab.process("node-a")], STALLED, 0)
     # The new process starts without, and none of it was ever called down.
     assert "down" not in {state for state, _ in lab.transitions("node-b")}
 
