@@ -9,13 +9,10 @@ from collections.abc import Iterator
 import pathlib
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
-from musterbook import context
-from musterbook import errors
 from tests import process
 from tests import servers
 from tests import util
@@ -26,43 +23,6 @@ pytestmark = pytest.mark.timeout(600)
 HOSTS = ("node-a", "node-b", "node-c")
 AGAIN = "Joined again: group compute"
 GROUP = "_tooz_group:compute"
-
-
-class Scheduler:
-    """Asks which hosts are alive, over and over, in a thread of its own.
-
-    :ivar answers: each successful one: the state of each node
-    """
-
-    def __init__(self, lab: labs.Lab) -> None:
-        self._lab = lab
-        self.answers: list[dict[str, str]] = []
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="scheduler")
-
-    def __enter__(self) -> "Scheduler":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stopping.set()
-        self._thread.join(60)
-
-    def _run(self) -> None:
-        asking = ["hypervisor_hostname", "state"]
-        while not self._stopping.wait(0.1):
-            try:
-                answer = self._lab.conductor.get_fleet(
-                    context.service_context(), asking
-                )["columns"]
-            except errors.MusterbookError:
-                continue
-            found = zip(answer["hypervisor_hostname"], answer["state"], strict=True)
-            self.answers.append(dict(found))
-
-    def told(self, host: str) -> set[str]:
-        """Return all that was ever said of a host."""
-        return {answer[host] for answer in self.answers}
 
 
 @pytest.fixture
@@ -120,9 +80,9 @@ class Course:
         end: Callable[[], object] = lambda: None,
         seconds: float = 0.0,
         victims: tuple[str, ...] = HOSTS,
-    ) -> Scheduler:
+    ) -> outages.Scheduler:
         """Let one happen for some seconds; return who asked meanwhile."""
-        with Scheduler(self.lab) as scheduler:
+        with outages.Scheduler(self.lab) as scheduler:
             began = time.monotonic()
             begin()
             # A fault is as long as it is: this is its length, not a wait for it.
@@ -139,7 +99,7 @@ class Course:
         self.check(scheduler)
         return scheduler
 
-    def check(self, scheduler: Scheduler) -> None:
+    def check(self, scheduler: outages.Scheduler) -> None:
         """Check what holds of every fault."""
         assert scheduler.answers
         for answer in scheduler.answers:

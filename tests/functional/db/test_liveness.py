@@ -9,7 +9,9 @@ import sqlalchemy as sa
 
 from conductor.db import engine as db_engine
 from conductor.db import liveness
+from conductor.db import migration
 from conductor.db import models
+from conductor.db import retry
 from conductor.db import store as db_store
 from musterbook import errors
 from tests import util
@@ -249,6 +251,35 @@ def test_lease_changes_hands_only_when_it_ran_out(
     live.release("leader", "b", 2)
     assert live.acquire("leader", "a", 60) == 3
     assert live.acquire("other", "b", 60) == 1
+
+
+def test_who_is_frozen_in_a_transaction_keeps_the_lease_from_nobody(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db_engine, "_IDLE_SECONDS", 1)
+    engine = db_engine.make_engine(database_url)
+    if engine.dialect.name == "sqlite":
+        pytest.skip("there is no server")
+    migration.sync(engine)
+    live = liveness.LivenessStore(engine)
+    assert live.acquire("leader", "a", 0.2) == 1
+    attempts = []
+
+    def freeze(connection: sa.Connection) -> int:
+        attempts.append(connection)
+        lease = sa.select(models.leases.c.term).with_for_update()
+        found = connection.execute(lease).scalar_one()
+        if len(attempts) == 1:
+            # Not even its locks outlast the limit.
+            other = liveness.LivenessStore(engine)
+            assert util.wait_until(lambda: other.acquire("leader", "b", 60)) == 2
+            connection.execute(lease)
+        return int(found)
+
+    # Its connection is lost; what it was about is done again, from what is stored.
+    assert retry.run(engine, freeze) == 2
+    assert len(attempts) == 2
+    engine.dispose()
 
 
 def test_late_renewal_keeps_the_term(live: liveness.LivenessStore) -> None:
