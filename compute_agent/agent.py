@@ -16,10 +16,12 @@ from oslo_log import log as logging
 from compute_agent import audits
 from compute_agent import core
 from compute_agent import manager
+from compute_agent import progress
 from compute_agent import resource_tracker
 from compute_agent import rpcapi
 from compute_agent import tenure
 from compute_agent import verifier
+from compute_agent import watchdog
 from compute_agent.inventory import bounded
 from compute_agent.inventory import source as inventory_source
 from conductor import rpcapi as conductor_rpcapi
@@ -78,6 +80,7 @@ class Agent(daemon.Part):
         make_driver: Callable[[str], group_driver.GroupDriver],
         beat_interval: Callable[[], float],
     ) -> None:
+        progress.check(conf)
         self._conf = conf
         self._transport = transport
         self._make_driver = make_driver
@@ -124,6 +127,7 @@ class Agent(daemon.Part):
         if grant is None:
             return  # told to stop while waiting
         held = tenure.Tenure(grant)
+        marks = progress.Progress(self._conf.stalled_after)
         if not self._published(_GOODBYE, lambda: self._goodbye(held)):
             return
         tracker = resource_tracker.ResourceTracker(
@@ -132,6 +136,7 @@ class Agent(daemon.Part):
             core.Policy.from_conf(self._conf),
             held,
             self._stopping,
+            marks,
         )
         looker = verifier.Verifier(
             self._conductor,
@@ -140,7 +145,7 @@ class Agent(daemon.Part):
             _HELLO_TIMEOUT,
             on_superseded=self.fail,
             on_forgotten=lambda exc: self._renew(held, heart, exc),
-            on_verified=lambda: self._verified(tracker),
+            on_verified=lambda: self._verified(tracker, dog),
         )
         heart = beat.Beat(
             lambda: self._make_driver(held.grant.member),
@@ -165,6 +170,14 @@ class Agent(daemon.Part):
             return
         server.start()
         self._on_abandon.append(server.abandon)
+        # Before anything that may hang: a host whose first audit does is never up.
+        dog = watchdog.Watchdog(
+            self._conductor, held, marks, server.full_since, looker.look
+        )
+        marks.begin()
+        dog.start()
+        if not self._published(_VERIFY, dog.stop):
+            return
         looker.start()
         if not self._published(_VERIFY, looker.stop):
             return
@@ -183,7 +196,8 @@ class Agent(daemon.Part):
             lambda: tracker.set_policy(core.Policy.from_conf(self._conf)),
             lambda: looker.set_interval(self._conf.verify_interval),
             lambda: heart.set_interval(self._beat_interval()),
-            lambda: audit.set_interval(self._conf.update_resources_interval),
+            lambda: marks.set_seconds(self._conf.stalled_after),
+            lambda: audit.set_interval(progress.audit_interval(self._conf)),
         ]
         self.reset()
         if not self._stopping.is_set():
@@ -314,11 +328,14 @@ class Agent(daemon.Part):
         self._doubted.set()
         looker.look()
 
-    def _verified(self, tracker: resource_tracker.ResourceTracker) -> None:
+    def _verified(
+        self, tracker: resource_tracker.ResourceTracker, dog: watchdog.Watchdog
+    ) -> None:
         tracker.reread()
         if self._doubted.is_set():
             self._doubted.clear()
             self._audit_wanted.set()
+            dog.repeat()
 
     def _wait_joined(self, heart: beat.Beat) -> None:
         """Wait for the first join; the beat's thread says in the log what it lacks."""
@@ -350,7 +367,7 @@ class Agent(daemon.Part):
     ) -> None:
         """Audit; what can't be saved is tried until the next audit is due."""
         pauses = backoff.Backoff(_FIRST_AGAIN, _MOST_AGAIN)
-        due = time.monotonic() + self._conf.update_resources_interval
+        due = time.monotonic() + progress.audit_interval(self._conf)
         while not self._audit_once(tracker, looker):
             pause = pauses.pause()
             if time.monotonic() + pause >= due or self._stopping.wait(pause):

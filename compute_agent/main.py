@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from compute_agent import agent
 from compute_agent import core
+from compute_agent import progress
 from compute_agent import resource_tracker
 from conductor import rpcapi as conductor_rpcapi
 from musterbook import conf as conf_module
@@ -24,7 +25,7 @@ from objects import base
 ABOUT = "Keeps the records of this host true and shows that it lives."
 PROG = "musterbook-compute"
 #: What must hold of a configuration, besides each option by itself.
-CHECKS = (rpc.check, factory.check, core.Policy.from_conf)
+CHECKS = (rpc.check, factory.check, core.Policy.from_conf, progress.check)
 PREPARE = (logs.register_options, daemon.register_options, rpc.register_options)
 
 

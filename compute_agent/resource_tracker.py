@@ -11,6 +11,7 @@ import threading
 from oslo_log import log as logging
 
 from compute_agent import core
+from compute_agent import progress
 from compute_agent import tenure
 from compute_agent.inventory import bounded
 from compute_agent.inventory import source as inventory_source
@@ -51,6 +52,7 @@ class ResourceTracker:
     :param policy: reserved amounts and ratios
     :param held: the grant
     :param stopping: set, an audit in hand begins with no other node
+    :param marks: where it leaves marks of its progress
     """
 
     def __init__(
@@ -60,12 +62,14 @@ class ResourceTracker:
         policy: core.Policy,
         held: tenure.Tenure,
         stopping: threading.Event | None = None,
+        marks: progress.Progress | None = None,
     ) -> None:
         self._host = host
         self._reader = reader
         self._policy = policy
         self._held = held
         self._stopping = stopping or threading.Event()
+        self._marks = marks or progress.Progress(0)
         self._nodes: dict[str, compute_node.ComputeNode] = {}
         self._failing: dict[str, str] = {}
         self._untold: set[str] = set()
@@ -98,6 +102,7 @@ class ResourceTracker:
             if given_up:
                 failed.append((name, given_up))
                 continue
+            self._marks.saving(name)
             try:
                 outcome[self._audit_node(name, inventory[name])].append(name)
                 self._note_success(name)
@@ -115,6 +120,8 @@ class ResourceTracker:
                 self._nodes.pop(name, None)
                 LOG.exception("Node %s: audit failed unexpectedly", name)
                 failed.append((name, f"unexpected {type(exc).__name__}"))
+            finally:
+                self._marks.saved()
         return AuditResult(
             created=tuple(outcome["created"]),
             saved=tuple(outcome["saved"]),
@@ -131,13 +138,16 @@ class ResourceTracker:
         self._policy = policy
 
     def _read(self) -> dict[str, inventory_source.NodeInventory]:
+        self._marks.reading()
         try:
             inventory = dict(self._reader.read())
         except errors.InventoryUnavailable as exc:
+            self._marks.unreadable(exc.message)
             if not self._source_failing:
                 self._source_failing = True
                 LOG.warning("%s; nothing is changed until it answers", exc.message)
             raise
+        self._marks.read()
         if self._source_failing:
             self._source_failing = False
             LOG.warning("The inventory source answers again")

@@ -8,6 +8,7 @@ was paused and lost its lease writes nothing: the term refuses it.
 
 from collections.abc import Callable
 from collections.abc import Mapping
+import contextlib
 import dataclasses
 import threading
 import time
@@ -20,6 +21,7 @@ from conductor import strangers
 from conductor.db import liveness
 from musterbook import errors
 from musterbook.servicegroup import driver as group_driver
+from musterbook.servicegroup import flapping
 from musterbook.servicegroup import freeze as freeze_rules
 from musterbook.servicegroup import roster
 from musterbook.servicegroup import verdict
@@ -89,6 +91,7 @@ class Leader:
         self._lease_due = 0.0
         self._lease_until = 0.0
         self._watch = roster.Watch(policy)
+        self._recalled = False
         self._causes: Mapping[str, verdict.Cause] | None = None
         self._unsure = False  # whether what was written is still stored
         self._doubting = False  # whether what agents have written is
@@ -175,6 +178,7 @@ class Leader:
             LOG.info("Leading with term %s", term)
             # What an earlier leadership saw is stale: begin with a first look.
             self._watch = roster.Watch(self._policy)
+            self._recalled = False
             self._causes = None
             self._pinger.forget()
         elif self._term is not None:
@@ -196,6 +200,9 @@ class Leader:
 
     def _look(self) -> None:
         """Poll, decide, write what changed."""
+        if not self._recalled:
+            self._watch.recall(self._past())
+            self._recalled = True
         poll = self._poll()
         granted = self._store.granted(service_obj.COMPUTE_BINARY)
         rows = {row.host: row for row in granted}
@@ -213,6 +220,19 @@ class Leader:
         self._pinger.ping({host: incarnations[host] for host in decision.to_ping})
         if isinstance(poll, frozenset):
             self._tell_strangers(poll, incarnations)
+
+    def _past(self) -> list[roster.Past]:
+        """Return what was written lately, by whoever led, as of our clock."""
+        seconds = flapping.WINDOW + flapping.MOST_HOLD
+        now = time.monotonic()
+        found = []
+        for item in self._store.recent(service_obj.COMPUTE_BINARY, seconds):
+            # What another release wrote must not keep anybody from leading.
+            with contextlib.suppress(ValueError):
+                state = verdict.State(item.state)
+                cause = verdict.Cause(item.cause or "")
+                found.append(roster.Past(item.host, state, cause, now - item.age))
+        return found
 
     def _tell_strangers(
         self, members: frozenset[str], granted: Mapping[str, int]

@@ -174,6 +174,8 @@ class ConductorManager:
         :raises Superseded: the caller isn't the granted process
         """
         grant = _grant_of(context)
+        if reason is not None and not isinstance(reason, str):
+            raise errors.InvalidInput(field="reason", reason="is not a text")
         self._store.stalled(
             grant.host,
             service_obj.COMPUTE_BINARY,
@@ -193,6 +195,17 @@ class ConductorManager:
         self._store.verify(
             grant.host, service_obj.COMPUTE_BINARY, grant.incarnation, grant.secret
         )
+
+    @rpc.exposed
+    def reset_flapping(self, context: RequestContext, host: str) -> None:
+        """End the hold of a host that came and went; harmless if it isn't held.
+
+        :raises ServiceNotFound: there is no such host
+        """
+        names.check(host, "host")
+        actor = context.user_id or "operator"
+        self._store.reset_flapping(host, service_obj.COMPUTE_BINARY, actor)
+        LOG.warning("Host %s: its coming and going is forgiven by %s", host, actor)
 
     @rpc.exposed
     def get_fleet(

@@ -2,7 +2,7 @@
 
 Version history:
     1.0 - object_action, object_class_action_versions, object_backport_versions,
-          ping, hello, goodbye, stalled, verify, get_fleet
+          ping, hello, goodbye, stalled, verify, get_fleet, reset_flapping
 """
 
 from collections.abc import Mapping
@@ -207,6 +207,18 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         :raises GrantForgotten: the database was replaced or set back
         """
         self._call(context, "verify", timeout=timeout)
+
+    def reset_flapping(
+        self, context: RequestContext, host: str, timeout: float | None = None
+    ) -> None:
+        """End the hold of a host that is suspect because it came and went.
+
+        It is up at the leader's next look, and its returns are counted anew. A host
+        that isn't held is left alone.
+
+        :raises ServiceNotFound: there is no such host
+        """
+        self._call(context, "reset_flapping", timeout=timeout, host=host)
 
     # -- the fleet -----------------------------------------------------------------
 

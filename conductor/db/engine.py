@@ -65,6 +65,10 @@ _DRIVERS = {
 }
 _CONNECT_SECONDS = 5
 _LOCK_SECONDS = 5
+#: Seconds between two statements of a transaction; the server ends one that takes
+#: longer (not MySQL, not SQLite). A process that is frozen in one would keep its locks,
+#: and so the leader's lease from everybody else, for as long as it stays frozen.
+_IDLE_SECONDS = 10
 #: Of the limit of a statement: what the server has. It ends the statement before we
 #: stop waiting for it, which would leave it running, one more with each repetition.
 _SERVER_SHARE = 0.9
@@ -297,7 +301,8 @@ def _mysql_session(seconds: int) -> tuple[str, ...]:
         # Comments that are read by MariaDB from 10.1 on, and by MySQL from 5.7.8 on;
         # MariaDB skips those of MySQL 5.7 and later.
         f" /*M!100100 , max_statement_time = {milliseconds / 1000} */"
-        f" /*!50708 , max_execution_time = {milliseconds} */",
+        f" /*!50708 , max_execution_time = {milliseconds} */"
+        f" /*M!100300 , idle_transaction_timeout = {_idle(seconds)} */",
     )
 
 
@@ -327,7 +332,13 @@ def _postgresql_session(seconds: int) -> tuple[str, ...]:
         "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
         f"SET statement_timeout = '{round(seconds * _SERVER_SHARE * 1000)}ms'",
         f"SET lock_timeout = '{_LOCK_SECONDS}s'",
+        f"SET idle_in_transaction_session_timeout = '{_idle(seconds)}s'",
     )
+
+
+def _idle(seconds: int) -> int:
+    """Return the limit of a transaction that stands still; 0, none, in a migration."""
+    return _IDLE_SECONDS if seconds else 0
 
 
 # -- SQLite ------------------------------------------------------------------------

@@ -60,7 +60,8 @@ class Trouble(enum.Enum):
 
 #: SQLSTATEs of PostgreSQL: serialization failure, deadlock, lock timeout.
 _PG_BUSY = {"40001", "40P01", "55P03"}
-_PG_LOST = {"57P01", "57P02", "57P03", "53300"}
+#: Shutdown, crash, starting up, too many connections, a transaction that stood still.
+_PG_LOST = {"57P01", "57P02", "57P03", "53300", "25P03"}
 #: Undefined table and column.
 _PG_SHAPE = {"42P01", "42703"}
 #: MySQL: lock wait, deadlock, record changed.

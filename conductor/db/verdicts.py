@@ -14,13 +14,19 @@ import sqlalchemy as sa
 from conductor.db import limits
 from conductor.db import models
 from conductor.db import retry
+from conductor.db import services
 from conductor.db import types
+from musterbook import errors
 
 _L = models.leases
 _S = models.services
 _F = models.freezes
+_H = models.transitions
 _BATCH = 500
 _CAUSE = 255
+#: State and cause of a host that is held for flapping, and the cause that ends it.
+_HELD = ("suspect", "flapping")
+_RESET = "flapping-reset"
 #: Most characters of evidence: fits the column whatever they are.
 _EVIDENCE = 16_000
 
@@ -60,6 +66,19 @@ class Transition:
     evidence: str | None
     actor: str
     incarnation: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PastTransition:
+    """A transition out of the history.
+
+    :ivar age: seconds since it was written, on the database's clock
+    """
+
+    host: str
+    state: str
+    cause: str | None
+    age: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +202,64 @@ class VerdictStore:
             GrantedRow(i, host, number, bool(bye), stalled, bool(forced), *state)
             for i, host, number, bye, stalled, forced, *state in found
         ]
+
+    def recent(self, binary: str, seconds: float) -> list[PastTransition]:
+        """Return the transitions of so many last seconds, of live services, in order.
+
+        Only of services whose state changed in that time: of a fleet that is quiet,
+        nothing of a long history is read.
+        """
+        query = (
+            sa.select(_S.c.host, _H.c.state, _H.c.cause, _H.c.at, types.now())
+            .select_from(_S.join(_H, _H.c.service_id == _S.c.id))
+            .where(
+                _S.c.binary == binary,
+                _S.c.state_since > types.later(-seconds),
+                models.live(_S),
+                _H.c.at > types.later(-seconds),
+            )
+            .order_by(_H.c.id)
+        )
+        found = retry.read(self._engine, lambda c: c.execute(query).all())
+        return [
+            PastTransition(host, state, cause, max(0.0, (now - at).total_seconds()))
+            for host, state, cause, at, now in found
+        ]
+
+    def reset_flapping(self, host: str, binary: str, actor: str) -> None:
+        """End a host's hold for flapping; the leader takes it up at its next look.
+
+        A host that isn't held is left alone.
+
+        :param actor: who says so, for the history
+        :raises ServiceNotFound: there is no such service
+        """
+
+        def work(connection: sa.Connection) -> None:
+            row = services.find(connection, host, binary, lock=True)
+            if row is None:
+                raise errors.ServiceNotFound(what=f"host {host} and binary {binary}")
+            if (row["state"], row["state_cause"]) != _HELD:
+                return
+            _write_transitions(
+                connection,
+                [
+                    Transition(
+                        service_id=row["id"],
+                        host=row["host"],
+                        previous=row["state"],
+                        previous_cause=row["state_cause"],
+                        previous_incarnation=row["state_incarnation"],
+                        state=row["state"],
+                        cause=_RESET,
+                        evidence="reset by an operator; the leader looks at it next",
+                        actor=actor,
+                        incarnation=row["incarnation"],
+                    )
+                ],
+            )
+
+        retry.run(self._engine, work)
 
     def write(
         self,

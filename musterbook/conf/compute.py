@@ -19,8 +19,23 @@ OPTS = [
         default=60.0,
         min=0.1,
         max=86400.0,
-        help="Seconds between two audits of the inventory. A larger value finds "
-        "hot-plugged resources later; an audit that finds no change writes nothing.",
+        help="Seconds between two audits of the inventory, at most half of "
+        "stalled_after. A larger value finds hot-plugged resources later; an audit "
+        "that finds no change writes nothing.",
+    ),
+    cfg.FloatOpt(
+        "stalled_after",
+        mutable=True,
+        default=25.0,
+        min=0.0,
+        max=86400.0,
+        help="Seconds without progress (the inventory source doesn't answer or fails, "
+        "no audit begins, all threads that serve are stuck) after which an agent says "
+        "that it is stalled: its host is suspect, and not offered, until it goes on. "
+        "At least 1; 0 never says so. Audits come at least twice in this time, "
+        "whatever update_resources_interval is. A larger value forgives slower "
+        "sources (a reading should take less than half of it) and offers a host that "
+        "hangs for longer.",
     ),
     cfg.FloatOpt(
         "verify_interval",

@@ -122,6 +122,13 @@ class Server:
         if self._started:
             self._server.wait()
 
+    def full_since(self) -> float | None:
+        """Return since when all threads are busy and none has finished anything.
+
+        On the monotonic clock; None while one is free. Any thread.
+        """
+        return self._server.full_since()  # type: ignore[no-any-return]  # untyped
+
     def abandon(self) -> None:
         """Answer the calls in hand with Stopping, in place of what they still do.
 
@@ -162,17 +169,30 @@ class _AnsweringServer(rpc_server.RPCServer):  # type: ignore[misc]  # untyped b
             futures.ThreadPoolExecutor, thread_name_prefix=f"rpc-{target.topic}"
         )
         self._in_hand: set[_Answering] = set()
+        self._full_since: float | None = None
         self._in_hand_lock = threading.Lock()
 
     def in_hand(self) -> "list[_Answering]":
         with self._in_hand_lock:
             return list(self._in_hand)
 
+    def full_since(self) -> float | None:
+        with self._in_hand_lock:
+            return self._full_since
+
+    def _note_full(self, *, finished: bool) -> None:
+        """Note since when as many are in hand as there are threads; locked."""
+        if len(self._in_hand) < self.conf.executor_thread_pool_size:
+            self._full_since = None
+        elif finished or self._full_since is None:
+            self._full_since = time.monotonic()
+
     def _on_incoming(self, incoming: list[Any]) -> None:
         arrived = time.monotonic()
         answering = [_Answering(message) for message in incoming]
         with self._in_hand_lock:
             self._in_hand.update(answering)
+            self._note_full(finished=False)
         self._work_executor.submit(self._process_arrived, answering, arrived)
 
     def _process_arrived(self, answering: "list[_Answering]", arrived: float) -> None:
@@ -186,6 +206,7 @@ class _AnsweringServer(rpc_server.RPCServer):  # type: ignore[misc]  # untyped b
         finally:
             with self._in_hand_lock:
                 self._in_hand.difference_update(answering)
+                self._note_full(finished=True)
 
 
 class _Noting(oslo_messaging.Serializer):  # type: ignore[misc]  # untyped base

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import dataclasses
 
 from musterbook import errors
+from musterbook.servicegroup import flapping
 from musterbook.servicegroup import freeze
 from musterbook.servicegroup import ping
 from musterbook.servicegroup import verdict
@@ -29,6 +30,19 @@ class Decision:
     verdicts: Mapping[str, verdict.Verdict]
     freezes: Mapping[str, freeze.Freeze]
     to_ping: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Past:
+    """A transition that was written by whoever led then.
+
+    :ivar when: on the present observer's clock
+    """
+
+    host: str
+    state: verdict.State
+    cause: verdict.Cause
+    when: float
 
 
 class Watch:
@@ -49,6 +63,19 @@ class Watch:
         self._released: set[str] = set()
         self._last_good: float | None = None
         self._poll_failed = False
+        self._flaps = flapping.Ledger()
+
+    def recall(self, past: Iterable[Past]) -> None:
+        """Take in what former observers wrote, oldest first; before the first step."""
+        for item in past:
+            if verdict.has_expired(item.state, item.cause):
+                self._flaps.expire(item.host)
+            elif item.cause is verdict.Cause.FLAPPING_RESET:
+                self._flaps.forget(item.host)
+            elif item.cause in verdict.PRESENT:
+                self._flaps.come_back(item.host, item.when)
+            elif item.state is verdict.State.DOWN:
+                self._flaps.excuse(item.host)
 
     def set_policy(self, policy: verdict.Policy) -> None:
         """Judge by other times from the next step on; what was seen is kept."""
@@ -69,6 +96,7 @@ class Watch:
         :param now: this observer's monotonic clock, never less than before
         """
         self._forget(granted)
+        self._mind_flaps(granted, now)
         answered = replies.answered
         members = self._readable(poll, granted, answered, now)
         if members is not None:
@@ -132,6 +160,19 @@ class Watch:
             self._outage.awaited -= gone
         for loss in self._losses.values():
             loss.lost -= gone
+
+    def _mind_flaps(self, granted: Mapping[str, verdict.Granted], now: float) -> None:
+        """Take in what explains an absence, and an operator's word."""
+        self._flaps.prune(now)
+        for host in tuple(self._flaps.hosts()):
+            g = granted.get(host)
+            if g is None or (
+                g.previous is not None
+                and g.previous.cause is verdict.Cause.FLAPPING_RESET
+            ):
+                self._flaps.forget(host)
+            elif g.goodbye or g.forced_down:
+                self._flaps.excuse(host)
 
     # -- the fleet: can the group be seen ----------------------------------------
 
@@ -267,6 +308,7 @@ class Watch:
                 known = g.stored(verdict.State.UP) or g.stored(verdict.State.SUSPECT)
                 if expected and known:
                     self._vanished[host] = now
+            self._note_flap(g, sight, now, there=g.member in members)
             if g.member in members:
                 if expected:
                     present.add(host)
@@ -283,6 +325,17 @@ class Watch:
         self._present = frozenset(present)
         self._poll_failed = False
         self._last_good = now
+
+    def _note_flap(
+        self, g: verdict.Granted, sight: verdict.Sight, now: float, *, there: bool
+    ) -> None:
+        """Take in how one is that wasn't there at the last look."""
+        if sight.missing_since is None:
+            return
+        if g.expired and not (g.goodbye or g.forced_down):
+            self._flaps.expire(g.host)
+        if there:
+            self._flaps.come_back(g.host, now)
 
     def _miss(self, sight: verdict.Sight, blind: bool, now: float) -> None:
         sight.missing_since = now
@@ -394,7 +447,8 @@ class Watch:
             heard = verdict.Heard(
                 replies.answered.get(host), replies.unanswered.get(host)
             )
-            said = verdict.judge(g, sight, heard, now, self._policy)
+            hold = self._flaps.hold(host, now)
+            said = verdict.judge(g, sight, heard, now, self._policy, hold)
             if sight is not None and sight.missing_since is not None:
                 sight.down = said.cause is verdict.Cause.SILENT
             verdicts[host] = said

@@ -4,9 +4,10 @@ All instants are seconds on one observer's monotonic clock; nothing here reads a
 clock. The state machine, and what ends each state:
 
 * ``up``: the granted incarnation is in the group
-* ``suspect``: it isn't, or it says that it is stalled; ends in ``up`` when it is
-  seen again, in ``down`` when it was silent on the group and on RPC for
-  service_down_time, on RPC meaning that it was asked and didn't answer
+* ``suspect``: it isn't, or it says that it is stalled, or it comes and goes; ends in
+  ``up`` when it is seen again, goes on working, or stayed for long enough; in
+  ``down`` when it was silent on the group and on RPC for service_down_time, on RPC
+  meaning that it was asked and didn't answer
 * ``down``: forced, said goodbye, or silent; a silent one ends in ``up`` when it
   is seen, in ``suspect`` when it answers
 * ``unknown``: no incarnation was ever granted; or it was granted anew to a process
@@ -19,6 +20,8 @@ import dataclasses
 import enum
 
 from oslo_config import cfg
+
+from musterbook.servicegroup import flapping
 
 
 class State(enum.StrEnum):
@@ -38,6 +41,8 @@ class Cause(enum.StrEnum):
     NOT_YET_BACK = "not-yet-back"
     VANISHED = "vanished"
     STALLED = "stalled"
+    FLAPPING = "flapping"
+    FLAPPING_RESET = "flapping-reset"
     GOODBYE = "goodbye"
     SILENT = "silent"
     FORCED_DOWN = "forced-down"
@@ -49,6 +54,8 @@ class Cause(enum.StrEnum):
     NO_LEADER = "no-leader"
 
 
+#: Those that say that the granted incarnation is in the group.
+PRESENT = frozenset({Cause.IN_GROUP, Cause.STALLED, Cause.FLAPPING})
 _MISSING = frozenset({Cause.NOT_YET_JOINED, Cause.NOT_YET_BACK, Cause.VANISHED})
 
 
@@ -143,6 +150,13 @@ class Granted:
         """The member's name in the group."""
         return f"{self.host}#{self.incarnation}"
 
+    @property
+    def expired(self) -> bool:
+        """Whether it is stored that it was missed, of whichever incarnation."""
+        return self.previous is not None and (
+            has_expired(self.previous.state, self.previous.cause)
+        )
+
     def stored(self, state: State) -> bool:
         """Return whether this state is stored for this incarnation."""
         return (
@@ -183,6 +197,17 @@ class Heard:
 
     answered: float | None = None
     unanswered: float | None = None
+
+
+def has_expired(state: State, cause: Cause) -> bool:
+    """Return whether a verdict says that a host was seen to leave, or died.
+
+    Not that the observer was blind, nor that the host has never joined.
+    """
+    return (state, cause) in _EXPIRED
+
+
+_EXPIRED = {(State.SUSPECT, Cause.VANISHED), (State.DOWN, Cause.SILENT)}
 
 
 def first_sight(granted: Granted, incarnation: int, now: float) -> Sight:
@@ -233,6 +258,7 @@ def judge(
     heard: Heard,
     now: float,
     policy: Policy,
+    hold: flapping.Hold | None = None,
 ) -> Verdict:
     """Return the verdict of one host.
 
@@ -241,6 +267,7 @@ def judge(
     :param heard: what came of asking it over RPC
     :param now: the observer's clock
     :param policy: the times
+    :param hold: for coming and going, None for none
     """
     words = judge_words(granted)
     if words is not None:
@@ -253,17 +280,24 @@ def judge(
             "no agent of this host was ever granted an incarnation",
         )
     if sight.missing_since is None:
-        return _present(granted, sight)
+        return _present(granted, sight, hold)
     return _missing(granted, sight, sight.missing_since, heard, now, policy)
 
 
-def _present(granted: Granted, sight: Sight) -> Verdict:
+def _present(granted: Granted, sight: Sight, hold: flapping.Hold | None) -> Verdict:
     if granted.stalled is not None:
         return Verdict(
             State.SUSPECT,
             Cause.STALLED,
             sight.incarnation,
             f"{granted.member} is in the group and stalled: {granted.stalled}",
+        )
+    if hold is not None:
+        return Verdict(
+            State.SUSPECT,
+            Cause.FLAPPING,
+            sight.incarnation,
+            f"{granted.member} is in the group, and {hold.describe()}",
         )
     return Verdict(
         State.UP,

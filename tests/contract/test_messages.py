@@ -182,6 +182,11 @@ HELLO_AGAIN: dict[str, Any] = {
 }
 GOODBYE = {"method": "goodbye", "version": "1.0", "args": {}}
 VERIFY = {"method": "verify", "version": "1.0", "args": {}}
+RESET_FLAPPING = {
+    "method": "reset_flapping",
+    "version": "1.0",
+    "args": {"host": "web1"},
+}
 STALLED = {"method": "stalled", "version": "1.0", "args": {"reason": "disk is slow"}}
 GET_FLEET = {"method": "get_fleet", "version": "1.0", "args": {"columns": ["host"]}}
 PING_AGENT = {"method": "ping", "version": "1.0", "args": {}}
@@ -275,6 +280,9 @@ class Records:
 
     def stalled(self, *args: Any) -> None:
         self.told.append(("stalled", *args))
+
+    def reset_flapping(self, *args: Any) -> None:
+        self.told.append(("reset_flapping", *args))
 
     def verify(self, *args: Any) -> None:
         if self.refuse is not None:
@@ -408,9 +416,12 @@ def test_what_the_conductor_is_asked(wire: Wire, transport: rpc.Transport) -> No
     api.stalled(a_context(), "disk is slow")
     api.verify(a_context())
     api.get_fleet(a_context(), ["host"])
+    api.reset_flapping(a_context(), "web1")
     listener.stop()
     messages = [message for _, message in wire.got]
-    assert messages == [PING, HELLO, HELLO_AGAIN, GOODBYE, STALLED, VERIFY, GET_FLEET]
+    assert messages == [
+        PING, HELLO, HELLO_AGAIN, GOODBYE, STALLED, VERIFY, GET_FLEET, RESET_FLAPPING,
+    ]  # fmt: skip
 
 
 def test_what_an_agent_is_asked(wire: Wire, transport: rpc.Transport) -> None:
@@ -585,10 +596,12 @@ def test_liveness_is_told(wire: Wire, served: tuple[Nodes, Records]) -> None:
     wire.ask(GOODBYE)
     wire.ask(STALLED)
     assert wire.ask(VERIFY) is None
+    assert wire.ask(RESET_FLAPPING) is None
     assert served[1].told == [
         ("goodbye", "web1", "nova-compute", 4, "the-secret"),
         ("stalled", "web1", "nova-compute", 4, "the-secret", "disk is slow"),
         ("verify", "web1", "nova-compute", 4, "the-secret"),
+        ("reset_flapping", "web1", "nova-compute", "operator"),
     ]
     served[1].refuse = errors.Superseded(host="web1", incarnation=4)
     with pytest.raises(errors.Superseded):
@@ -645,6 +658,10 @@ def altered(message: Mapping[str, Any], **args: Any) -> dict[str, Any]:
         (altered(HELLO, host="a b"), errors.InvalidName),
         (altered(HELLO, host=None), errors.InvalidName),
         (altered(HELLO, secret="short"), errors.InvalidInput),
+        (altered(STALLED, reason=5), errors.InvalidInput),
+        (altered(STALLED, reason=["x"]), errors.InvalidInput),
+        (altered(RESET_FLAPPING, host="a b"), errors.InvalidName),
+        (altered(RESET_FLAPPING, host=None), errors.InvalidName),
         ({**PING, "args": {"frob": 1}}, errors.InvalidInput),
         ({**PING, "args": [1, 2]}, errors.InvalidInput),
         ({**PING, "args": None}, errors.InvalidInput),

@@ -124,10 +124,14 @@ class Lab:
     :param folder: for configuration and output
     :ivar lease_interval: of the conductors that are started from here on
     :ivar response_timeout: of what is started from here on; None: the default
+    :ivar stalled_after: of the agents that are started from here on; None: the default
+    :ivar inventory_timeout: of the agents that are started from here on
     """
 
     lease_interval = 0.5
     response_timeout: int | None = 5
+    stalled_after: float | None = None
+    inventory_timeout = 5.0
 
     def __init__(
         self, folder: pathlib.Path, rabbit: str, group: str, database: str
@@ -158,6 +162,7 @@ class Lab:
             "service_down_time": SERVICE_DOWN_TIME,
             "update_resources_interval": UPDATE_RESOURCES_INTERVAL,
             "rpc_response_timeout": self.response_timeout,
+            "stalled_after": self.stalled_after,
             "state_path": self.folder,
             "graceful_shutdown_timeout": 10,
             **more,
@@ -168,7 +173,8 @@ class Lab:
         lines += ["[conductor]", f"poll_interval = {POLL_INTERVAL}"]
         lines += [f"workers = {self.workers}", "ping_timeout = 1"]
         lines += [f"lease_interval = {self.lease_interval}"]
-        lines += ["[inventory]", "source = fake", "timeout = 5"]
+        lines += ["[inventory]", "source = fake"]
+        lines += [f"timeout = {self.inventory_timeout}"]
         lines += ["[inventory_fake]", f"file = {self.folder / name}.json"]
         path = self.folder / f"{name}.conf"
         path.write_text("\n".join(lines).replace("%", "%%") + "\n", encoding="utf-8")
@@ -234,6 +240,10 @@ class Lab:
             found = connection.execute(query, {"host": host}).all()
         engine.dispose()
         return [(row.state, row.cause) for row in found]
+
+    def process(self, name: str) -> Process:
+        """Return the process that was started last under a name."""
+        return next(p for p in reversed(self.processes) if p.err.stem == name)
 
     def close(self) -> None:
         """End everything."""

@@ -71,6 +71,43 @@ class Watch:
         self.slowest = max(self.slowest, time.monotonic() - began)
 
 
+class Scheduler:
+    """Asks which hosts are alive, over and over, in a thread of its own.
+
+    :ivar answers: each successful one: the state of each node
+    """
+
+    def __init__(self, lab: labs.Lab) -> None:
+        self._lab = lab
+        self.answers: list[dict[str, str]] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scheduler")
+
+    def __enter__(self) -> "Scheduler":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stopping.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        asking = ["hypervisor_hostname", "state"]
+        while not self._stopping.wait(0.1):
+            try:
+                answer = self._lab.conductor.get_fleet(
+                    context.service_context(), asking
+                )["columns"]
+            except errors.MusterbookError:
+                continue
+            found = zip(answer["hypervisor_hostname"], answer["state"], strict=True)
+            self.answers.append(dict(found))
+
+    def told(self, host: str) -> set[str]:
+        """Return all that was ever said of a host."""
+        return {answer[host] for answer in self.answers}
+
+
 @contextlib.contextmanager
 def watched(lab: labs.Lab) -> Iterator[Watch]:
     """Watch while in it; nobody may be called down or suspect meanwhile."""

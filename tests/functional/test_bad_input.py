@@ -31,6 +31,13 @@ def template() -> Iterator[forks.Template]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def agents() -> Iterator[forks.Template]:
+    made = forks.Template("compute_agent.main")
+    yield made
+    made.close()
+
+
 def refused(process: lab.Process | forks.Run, *words: str) -> str:
     """Return the one line with which a process refused its configuration."""
     code = process.wait(LIMIT)
@@ -67,7 +74,7 @@ def config(folder: pathlib.Path, values: Mapping[str, Any]) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
+bad_names = pytest.mark.parametrize(
     "host",
     [
         "rechner-ä1",
@@ -75,12 +82,18 @@ def config(folder: pathlib.Path, values: Mapping[str, Any]) -> str:
         "with a space",
         "with/slash",
         "n" * 246,
+        "n" * 256,
         "",
         "disk-\N{OPTICAL DISC}",
         "..",
     ],
-    ids=["umlaut", "cyrillic", "space", "slash", "long", "empty", "emoji", "dots"],
-)
+    ids=[
+        "umlaut", "cyrillic", "space", "slash", "246", "256", "empty", "emoji", "dots",
+    ],
+)  # fmt: skip
+
+
+@bad_names
 def test_a_host_name_that_is_not_allowed(
     tmp_path: pathlib.Path, template: forks.Template, host: str
 ) -> None:
@@ -91,6 +104,21 @@ def test_a_host_name_that_is_not_allowed(
     # Nothing of it is left.
     assert not (tmp_path / "state" / "groups").exists()
     assert not (tmp_path / "state" / "musterbook.sqlite").exists()
+
+
+@bad_names
+def test_an_agent_connects_to_nothing_under_such_a_name(
+    tmp_path: pathlib.Path, agents: forks.Template, host: str
+) -> None:
+    values = {
+        "host": host,
+        "transport_url": "rabbit://127.0.0.1:1",
+        "servicegroup_tooz_url": f"file://{tmp_path}/groups",
+        "log_file": tmp_path / "log",
+    }
+    run = agents.run(tmp_path, "--config-file", config(tmp_path, values))
+    refused(run, "host", "A-Z a-z 0-9 . _ -", "255")
+    assert not (tmp_path / "groups").exists()
 
 
 @pytest.mark.parametrize("host", ["n" * 245, "NODE-a.example_1"], ids=["245", "mixed"])
@@ -121,6 +149,7 @@ def test_a_host_name_that_is_allowed_comes_back_as_given(
         ({"update_resources_interval": "0"}, ["update_resources_interval"]),
         ({"update_resources_interval": "-1"}, ["update_resources_interval"]),
         ({"update_resources_interval": "10m"}, ["update_resources_interval"]),
+        ({"stalled_after": "0.5"}, ["stalled_after"]),
         ({"rpc_response_timeout": "soon"}, ["rpc_response_timeout"]),
         ({"reserved_host_disk_mb": "-1"}, ["reserved_host_disk_mb"]),
         ({"cpu_allocation_ratio": "-1"}, ["cpu_allocation_ratio"]),

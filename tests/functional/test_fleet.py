@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+import sqlalchemy as sa
 
 from tests import util
 from tests.functional import lab as labs
@@ -143,3 +144,58 @@ def test_a_frozen_leader_is_replaced_and_writes_nothing_more(lab: labs.Lab) -> N
         ("suspect", "vanished"),
         ("down", "silent"),
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_leader_that_is_frozen_while_it_writes_is_refused_by_its_term(
+    tmp_path: pathlib.Path, rabbit_url: str, redis_url: str, mariadb_url: str
+) -> None:
+    """Thawed, it is in the middle of a write that was decided under an old term."""
+    made = labs.Lab(tmp_path, rabbit_url, redis_url, mariadb_url)
+    made.lease_interval = 5.0
+    engine = sa.create_engine(mariadb_url, isolation_level="READ COMMITTED")
+    with labs.opened(made), engine.connect() as locker, engine.connect() as looker:
+        made.sync()
+        first = made.start_conductor("c1")
+        agent = made.start_agent("web1")
+        made.wait_state("web1", "up", timeout=60)
+        second = made.start_conductor("c2")
+        # Right after a renewal, so that the lock below stops the write, not the next.
+        wait_renewal(looker)
+        agent.kill()
+        locker.execute(sa.text("SELECT * FROM leases FOR UPDATE"))
+        waiting = sa.text(
+            "SELECT COUNT(*) FROM information_schema.innodb_trx"
+            " WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%leases%FOR UPDATE%'"
+        )
+        util.wait_until(lambda: looker.execute(waiting).scalar(), what="the write")
+        first.freeze()
+        try:
+            locker.rollback()  # the frozen leader's transaction has the lock now
+            util.wait_until(
+                lambda: "Leading with term 2" in second.errors(), timeout=60
+            )
+            made.wait_state("web1", "down", timeout=60)
+        finally:
+            first.thaw()
+        util.wait_until(lambda: "No longer leading" in first.errors())
+        history = made.transitions("web1")
+    engine.dispose()
+    assert history[:2] == [("suspect", "not-yet-joined"), ("up", "in-group")]
+    # Missed by the second, not by the first: nothing twice, nothing left out.
+    assert [state for state, _ in history[2:]] == ["suspect", "down"]
+
+
+def wait_renewal(connection: sa.Connection) -> None:
+    """Return right after the leader has renewed its lease."""
+    query = sa.text("SELECT renewed_at FROM leases")
+    before = connection.execute(query).scalar()
+    connection.rollback()
+
+    def renewed() -> bool:
+        found = connection.execute(query).scalar()
+        connection.rollback()
+        return bool(found != before)
+
+    util.wait_until(renewed, what="the renewal")

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import threading
+import time
 import traceback
 from typing import Any
 from urllib import parse
@@ -30,6 +31,7 @@ from musterbook.rpc import server as rpc_server
 from musterbook.rpc import transport
 from tests import rpc_essentials
 from tests import rpc_lab
+from tests import util
 
 CTXT = context.service_context()
 
@@ -224,6 +226,29 @@ class TestServer:
                     lab.client().call(CTXT, method, fail=True)
             served.stop()
         assert found == [None, None]
+
+    def test_since_when_no_thread_is_free(self) -> None:
+        with rpc_lab.lab("inproc:///full", executor_thread_pool_size=2) as lab:
+            served = lab.server()
+            client = lab.client()
+            assert served.server.full_since() is None
+            client.call(CTXT, "who")
+            client.cast(CTXT, "hold")
+            util.wait_until(lambda: served.endpoint.holding == 1)
+            assert served.server.full_since() is None
+            client.call(CTXT, "who")  # by the other thread
+            before = time.monotonic()
+            client.cast(CTXT, "hold")
+            util.wait_until(lambda: served.endpoint.holding == 2)
+            first = served.server.full_since()
+            assert before <= first <= time.monotonic()
+            # More that wait for a thread don't make it any younger.
+            client.cast(CTXT, "hold")
+            client.cast(CTXT, "hold")
+            util.wait_until(lambda: len(served.server._server.in_hand()) == 4)
+            assert served.server.full_since() == first
+            served.endpoint.go_on.set()
+            util.wait_until(lambda: served.server.full_since() is None)
 
     def test_never_started_stops_at_once(self) -> None:
         with rpc_lab.lab("inproc:///never") as lab:

@@ -270,6 +270,24 @@ def test_a_statement_that_takes_too_long_ends_in_the_server(database_url: str) -
 
 
 @pytest.mark.parametrize("seconds", [0, 30])
+def test_the_servers_limit_of_a_transaction_that_stands_still(
+    seconds: int, database_url: str
+) -> None:
+    engine = db_engine.make_engine(database_url, statement_seconds=seconds)
+    ask = {
+        "mysql": "SELECT @@SESSION.idle_transaction_timeout",
+        "postgresql": "SELECT setting::int / 1000 FROM pg_settings"
+        " WHERE name = 'idle_in_transaction_session_timeout'",
+    }.get(engine.dialect.name)
+    if ask is None:
+        pytest.skip("there is no server")
+    with engine.connect() as connection:
+        found = connection.execute(sa.text(ask)).scalar_one()
+    assert int(found) == (10 if seconds else 0)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("seconds", [0, 30])
 def test_the_servers_limit_of_a_statement(seconds: int, database_url: str) -> None:
     """Less than ours; none for db sync, whatever the server's own is."""
     engine = db_engine.make_engine(database_url, statement_seconds=seconds)

@@ -1,6 +1,7 @@
 """Grants, lease, verdicts and the fleet on three databases."""
 
 from concurrent import futures
+import datetime
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ import sqlalchemy as sa
 
 from conductor.db import engine as db_engine
 from conductor.db import liveness
+from conductor.db import migration
 from conductor.db import models
+from conductor.db import retry
 from conductor.db import store as db_store
 from musterbook import errors
 from tests import util
@@ -250,6 +253,35 @@ def test_lease_changes_hands_only_when_it_ran_out(
     assert live.acquire("other", "b", 60) == 1
 
 
+def test_who_is_frozen_in_a_transaction_keeps_the_lease_from_nobody(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db_engine, "_IDLE_SECONDS", 1)
+    engine = db_engine.make_engine(database_url)
+    if engine.dialect.name == "sqlite":
+        pytest.skip("there is no server")
+    migration.sync(engine)
+    live = liveness.LivenessStore(engine)
+    assert live.acquire("leader", "a", 0.2) == 1
+    attempts = []
+
+    def freeze(connection: sa.Connection) -> int:
+        attempts.append(connection)
+        lease = sa.select(models.leases.c.term).with_for_update()
+        found = connection.execute(lease).scalar_one()
+        if len(attempts) == 1:
+            # Not even its locks outlast the limit.
+            other = liveness.LivenessStore(engine)
+            assert util.wait_until(lambda: other.acquire("leader", "b", 60)) == 2
+            connection.execute(lease)
+        return int(found)
+
+    # Its connection is lost; what it was about is done again, from what is stored.
+    assert retry.run(engine, freeze) == 2
+    assert len(attempts) == 2
+    engine.dispose()
+
+
 def test_late_renewal_keeps_the_term(live: liveness.LivenessStore) -> None:
     assert live.acquire("leader", "a", 0.01) == 1
     util.wait_until(lambda: not live.outlook("leader").lease_fresh)
@@ -345,6 +377,61 @@ def test_a_transition_that_is_written_twice_is_stored_once(
     assert live.write("leader", "a", 1, change, None)
     assert live.write("leader", "a", 1, change, None)
     assert len(history(engine)) == 3
+
+
+def test_an_operator_ends_a_hold_for_flapping(
+    live: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    hello(live, "p1", None)
+    live.acquire("leader", "a", 60)
+    (row,) = live.granted(COMPUTE)
+    live.reset_flapping("node1", COMPUTE, "me")
+    assert live.granted(COMPUTE) == [row]  # it wasn't held
+    held = [transition(row, "suspect", cause="flapping")]
+    assert live.write("leader", "a", 1, held, None)
+    (held_row,) = live.granted(COMPUTE)
+    for _ in range(2):
+        live.reset_flapping("NODE1", COMPUTE, "me")
+        (row,) = live.granted(COMPUTE)
+        assert (row.state, row.state_cause) == ("suspect", "flapping-reset")
+        assert history(engine)[2:] == [
+            ("Node1", "suspect", "suspect", "flapping-reset", "me")
+        ]
+    # What the leader decides from what it read before is too late.
+    assert live.write("leader", "a", 1, [transition(held_row, "up")], None)
+    assert live.granted(COMPUTE) == [row]
+    with pytest.raises(errors.ServiceNotFound) as caught:
+        live.reset_flapping("node2", COMPUTE, "me")
+    assert "node2" in caught.value.message
+
+
+def test_the_recent_history_is_that_of_those_who_changed(
+    live: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    hello(live, "p1", None)
+    hello(live, "p1", None, host="Node2")
+    live.acquire("leader", "a", 60)
+    one = live.granted(COMPUTE)[0]
+    assert live.write("leader", "a", 1, [transition(one, "up")], None)
+    assert [
+        (past.host, past.state, past.cause) for past in live.recent(COMPUTE, 600)
+    ] == [
+        ("Node1", "suspect", "not-yet-joined"),
+        ("Node2", "suspect", "not-yet-joined"),
+        ("Node1", "up", "joined"),
+    ]
+    assert all(0 <= past.age < 60 for past in live.recent(COMPUTE, 600))
+    assert live.recent("nova-conductor", 600) == []
+    with engine.begin() as connection:
+        long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+        history_of, services = models.transitions, models.services
+        joined = history_of.update().where(history_of.c.cause == "not-yet-joined")
+        connection.execute(joined.values(at=long_ago))
+        quiet = services.update().where(services.c.host == "Node2")
+        connection.execute(quiet.values(state_since=long_ago))
+    assert [(past.host, past.state) for past in live.recent(COMPUTE, 600)] == [
+        ("Node1", "up")
+    ]
 
 
 def test_who_lost_the_lease_writes_nothing(

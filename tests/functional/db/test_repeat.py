@@ -135,6 +135,7 @@ EXPOSED: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "goodbye": ({}, None),
     "stalled": ({"reason": "the disk hangs"}, None),
     "verify": ({}, None),
+    "reset_flapping": ({"host": HOST}, None),
     "get_fleet": ({"columns": ["host", "vcpus"]}, None),
     "object_backport_versions": (
         {

@@ -195,6 +195,31 @@ def test_a_goodbye_is_down_at_once(world: World) -> None:
     assert "suspect" not in [state for _, state in world.history()[1:]]
 
 
+def test_a_host_that_comes_and_goes_is_held_by_whoever_leads(world: World) -> None:
+    member = world.hello("web1")
+    world.group.members.add(member)
+    first = world.lead()
+    world.wait("web1", "up", "in-group")
+    for cause in ("in-group", "in-group", "flapping"):
+        world.group.members.clear()
+        world.wait("web1", "suspect", "vanished")
+        world.group.members.add(member)
+        world.wait("web1", "suspect" if cause == "flapping" else "up", cause)
+    (row,) = world.store.granted("nova-compute")
+    assert row.state_evidence is not None
+    assert "came back 3 times within 15 min: held suspect for 60 s" in (
+        row.state_evidence
+    )
+    history = world.history()
+    first.stop()
+    world.lead()
+    polls = world.group.polls
+    util.wait_until(lambda: world.group.polls > polls + 20)
+    assert world.history() == history
+    world.store.reset_flapping("web1", "nova-compute", "somebody")
+    world.wait("web1", "up", "in-group")
+
+
 def test_a_stalled_agent_is_suspect_and_never_down_for_it(world: World) -> None:
     world.group.members.add(world.hello("web1"))
     world.lead()

@@ -59,7 +59,25 @@ class Fleet:
 
     def new_leader(self) -> None:
         self.watch = roster.Watch(POLICY)
+        self.watch.recall(self.past())
         self.answered, self.unanswered, self.asked = {}, {}, {}
+
+    def past(self) -> list[roster.Past]:
+        """Return what a leader finds of the last 20 minutes."""
+        return [
+            roster.Past(host, verdict.State(state), verdict.Cause(cause), when)
+            for when, host, state, cause in self.history
+            if self.now - when < 1200
+        ]
+
+    def reset(self, host: str) -> None:
+        """End a hold, as the conductor does for an operator."""
+        previous = self.granted[host].previous
+        if previous is None or previous.cause is not verdict.Cause.FLAPPING:
+            return
+        said = dataclasses.replace(previous, cause=verdict.Cause.FLAPPING_RESET)
+        self.history.append((self.now, host, said.state, said.cause))
+        self.change(host, previous=said)
 
     def change(self, host: str, **facts: object) -> None:
         if "incarnation" in facts:

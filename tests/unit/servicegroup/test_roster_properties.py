@@ -5,6 +5,7 @@ import dataclasses
 import hypothesis
 from hypothesis import strategies as st
 
+from musterbook.servicegroup import flapping
 from musterbook.servicegroup import roster
 from musterbook.servicegroup import verdict
 from tests.unit.servicegroup.fleet import Fleet
@@ -130,12 +131,25 @@ class Observer:
         if g.incarnation is None:
             return
         if present:
-            expected = verdict.State.SUSPECT if g.stalled else verdict.State.UP
+            held = said.cause is verdict.Cause.FLAPPING
+            if held:  # more of it in test_flapping.py
+                assert self.returns(g.host) >= flapping.LIMIT
+            waits = g.stalled or held
+            expected = verdict.State.SUSPECT if waits else verdict.State.UP
             assert said.state is expected
         elif said.state is verdict.State.DOWN:
             self.check_down(g, said)
         else:
             assert said.state is verdict.State.SUSPECT
+
+    def returns(self, host: str) -> int:
+        """Return how often the host was missed by name, now being the last return."""
+        left = self.fleet.now - flapping.WINDOW - flapping.MOST_HOLD
+        return sum(
+            verdict.has_expired(verdict.State(state), verdict.Cause(cause))
+            for when, name, state, cause in self.fleet.history
+            if name == host and when >= left
+        )
 
     def check_down(self, g: verdict.Granted, said: verdict.Verdict) -> None:
         now = self.fleet.now

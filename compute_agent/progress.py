@@ -1,0 +1,136 @@
+"""Whether the working loop gets on: reading the source, saving, serving.
+
+That a process beats says nothing about its work, which another thread does. The loop
+leaves marks here, and whoever asks is told when the last one is too old. Waiting for a
+conductor or the database is no standstill: they are away, not this agent.
+"""
+
+from collections.abc import Callable
+import threading
+import time
+
+from oslo_config import cfg
+
+from musterbook import errors
+
+#: The lowest value of stalled_after that isn't 0: audits come twice in it.
+LEAST_SECONDS = 1.0
+#: Seconds that the calls of one node's save may take in addition: three at most, of
+#: resource_tracker.CALL_SECONDS.
+CALLS_SECONDS = 30.0
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Refuse a stalled_after that audits can't keep up with.
+
+    :raises ConfigurationError: naming it
+    """
+    if 0 < conf.stalled_after < LEAST_SECONDS:
+        raise errors.ConfigurationError(
+            option="stalled_after",
+            reason=f"{conf.stalled_after:g} s must be 0 or at least {LEAST_SECONDS:g}",
+        )
+
+
+def audit_interval(conf: cfg.ConfigOpts) -> float:
+    """Return the seconds between two audits: at least two come in stalled_after.
+
+    Else one that isn't due yet could not be told from one that stands still.
+    """
+    configured = float(conf.update_resources_interval)
+    if not conf.stalled_after:
+        return configured
+    return min(configured, float(conf.stalled_after) / 2)
+
+
+class Progress:
+    """The marks of one working loop; any thread may call anything.
+
+    :param seconds: without a mark after which the loop stands still; 0: it never does
+    :param clock: monotonic seconds
+    """
+
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()  # guards all that follows
+        self._seconds = seconds
+        self._marked = clock()
+        self._reading = False
+        self._saving: str | None = None
+        self._failure: str | None = None
+
+    def set_seconds(self, seconds: float) -> None:
+        """Change the time that may pass without a mark."""
+        with self._lock:
+            self._seconds = seconds
+
+    def begin(self) -> None:
+        """Mark that the loop begins now."""
+        with self._lock:
+            self._marked = self._clock()
+
+    def reading(self) -> None:
+        """Mark nothing: the source is asked now."""
+        with self._lock:
+            self._reading = True
+
+    def read(self) -> None:
+        """Mark that the source has answered."""
+        with self._lock:
+            self._marked = self._clock()
+            self._reading = False
+            self._failure = None
+
+    def unreadable(self, reason: str) -> None:
+        """Mark nothing: the source has failed, which is no progress."""
+        with self._lock:
+            self._reading = False
+            self._failure = reason
+
+    def saving(self, node: str) -> None:
+        """Mark that a node is compared with the book now, and saved."""
+        with self._lock:
+            self._marked = self._clock()
+            self._saving = node
+
+    def saved(self) -> None:
+        """Mark that this has ended, well or not: what failed is tried again."""
+        with self._lock:
+            self._marked = self._clock()
+            self._saving = None
+
+    def excuse(self, seconds: float) -> None:
+        """Don't count so many seconds, in which the whole process was frozen."""
+        with self._lock:
+            self._marked = min(self._marked + seconds, self._clock())
+
+    def standstill(self, full_since: float | None = None) -> str | None:
+        """Return why the loop stands still, None while it gets on.
+
+        :param full_since: since when all threads that serve are busy and none of them
+            has finished anything, on the same clock
+        """
+        with self._lock:
+            if not self._seconds:
+                return None
+            now = self._clock()
+            for_so_long = f"for {self._seconds:g} s"
+            allowed = self._seconds + (CALLS_SECONDS if self._saving else 0.0)
+            if now - self._marked >= allowed:
+                return self._describe(for_so_long)
+            if full_since is not None and now - full_since >= self._seconds:
+                return (
+                    f"no call finished {for_so_long}: all threads that serve are busy"
+                )
+            return None
+
+    def _describe(self, for_so_long: str) -> str:
+        if self._saving is not None:
+            return f"no end of saving node {self._saving} {for_so_long}"
+        if self._failure is not None:
+            return f"no inventory {for_so_long}: {self._failure}"
+        if self._reading:
+            return f"no inventory {for_so_long}: the source does not answer"
+        return f"no audit {for_so_long}"
