@@ -26,7 +26,7 @@ def updated(text: str) -> str:
 
 def _diagram() -> str:
     lines = ["```mermaid", "stateDiagram-v2"]
-    state_of = {s.cause: s.state for s in machine.STANDINGS}
+    state_of = {s.cause: s.state for s in reversed(machine.STANDINGS)}
     lines += [f"    [*] --> {state_of[c]}: {c}" for c in machine.FIRST]
     for before, after, causes in machine.usual_steps():
         lines.append(f"    {before} --> {after}: {', '.join(causes)}")

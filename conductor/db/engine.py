@@ -68,7 +68,7 @@ _LOCK_SECONDS = 5
 #: Seconds between two statements of a transaction; the server ends one that takes
 #: longer (not MySQL, not SQLite). A process that is frozen in one would keep its locks,
 #: and so the leader's lease from everybody else, for as long as it stays frozen.
-_IDLE_SECONDS = 10
+_IDLE_SECONDS = 30
 #: Of the limit of a statement: what the server has. It ends the statement before we
 #: stop waiting for it, which would leave it running, one more with each repetition.
 _SERVER_SHARE = 0.9

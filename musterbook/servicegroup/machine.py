@@ -173,15 +173,19 @@ def may_follow(before: Cause, after: Cause) -> bool:
     return (before, after) != (Cause.FLAPPING_RESET, Cause.FLAPPING)
 
 
+def _state(cause: Cause, before: Standing) -> State:
+    """Return the state that comes with a cause; of several the next in the table."""
+    return next(s.state for s in STANDINGS if s.cause is cause and s is not before)
+
+
 def usual_steps() -> Iterator[tuple[State, State, tuple[Cause, ...]]]:
     """Return from which state to which a host mostly goes, and by which causes."""
-    state_of = {standing.cause: standing.state for standing in STANDINGS}
     for before in verdict.State:
         steps: dict[State, list[Cause]] = {}
         for standing in STANDINGS:
             if standing.state is before:
                 for cause in standing.usually:
-                    steps.setdefault(state_of[cause], []).append(cause)
+                    steps.setdefault(_state(cause, standing), []).append(cause)
         for after, causes in steps.items():
             if after is not before:
                 yield before, after, tuple(dict.fromkeys(causes))

@@ -174,7 +174,7 @@ def test_a_leader_that_is_frozen_while_it_writes_is_refused_by_its_term(
         try:
             locker.rollback()  # the frozen leader's transaction has the lock now
             util.wait_until(
-                lambda: "Leading with term 2" in second.errors(), timeout=60
+                lambda: "Leading with term 2" in second.errors(), timeout=120
             )
             made.wait_state("web1", "down", timeout=60)
         finally:

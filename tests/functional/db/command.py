@@ -50,10 +50,10 @@ def arguments(folder: pathlib.Path, url: str, *command: str) -> list[str]:
 
 
 def content(engine: sa.Engine) -> dict[str, list[tuple[Any, ...]]]:
-    """Return all rows of the two tables, to see whether anything was written."""
+    """Return all rows of three tables, to see whether anything was written."""
     found = {}
     with engine.connect() as connection:
-        for table in ("services", "compute_nodes"):
+        for table in ("services", "compute_nodes", "allocations"):
             query = sa.select(sa.text("*")).select_from(sa.table(table))
             query = query.order_by(sa.column("id"))
             found[table] = [tuple(row) for row in connection.execute(query)]

@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tests.functional.db import juno
+from tests.functional.db import sums
 
 ROOT = pathlib.Path(__file__).parents[3]
 #: Rows an INSERT; SQLite takes 32,766 values at most.
@@ -94,6 +95,7 @@ def check_migrated(engine: sa.Engine, count: int, but: Collection[int] = ()) -> 
         assert row.hypervisor_hostname == f"node-{number}"
         assert row.uuid is not None
     assert len({row.uuid for row in found.values() if row.uuid}) == count - len(but)
+    assert sums.held(engine) == count - len(but)
 
 
 def check_saves(engine: sa.Engine, told: dict[str, Any]) -> None:

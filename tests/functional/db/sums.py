@@ -22,6 +22,19 @@ def allocations(engine: sa.Engine, node_id: int | None = None) -> list[Any]:
     return [tuple(row[1:]) for row in found if node_id in (None, row.node_id)]
 
 
+def held(engine: sa.Engine) -> int:
+    """Return how many nodes' usage is what is reserved and one held allocation."""
+    query = (
+        "SELECT COUNT(*) FROM compute_nodes n JOIN allocations a ON a.node_id = n.id"
+        " WHERE a.kind = 'legacy' AND a.state = 'held'"
+        " AND n.vcpus_used = n.reserved_vcpus + a.vcpus"
+        " AND n.memory_mb_used = n.reserved_memory_mb + a.memory_mb"
+        " AND n.local_gb_used = n.reserved_local_gb + a.local_gb"
+    )
+    with engine.connect() as connection:
+        return int(connection.execute(sa.text(query)).scalar_one())
+
+
 def check(engine: sa.Engine) -> None:
     """Assert that each booked live node's usage is the sum, of one legacy at most."""
     with engine.connect() as connection:

@@ -30,7 +30,7 @@ def test_every_oddity_as_json(
     told = json.loads(done.stdout)
     found = told["findings"]
     assert ids(found) == oddities.FOUND
-    counts = {k: len(v) for k, v in oddities.FOUND.items()}
+    counts = {kind: len(rows) for kind, rows in oddities.FOUND.items()}
     assert told["counts"] == counts | {"unconfirmed_usage": 0}
     assert told["information"] == {"unconfirmed_usage": []}
     assert told["clean"] is False

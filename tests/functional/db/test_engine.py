@@ -283,7 +283,7 @@ def test_the_servers_limit_of_a_transaction_that_stands_still(
         pytest.skip("there is no server")
     with engine.connect() as connection:
         found = connection.execute(sa.text(ask)).scalar_one()
-    assert int(found) == (10 if seconds else 0)
+    assert int(found) == (30 if seconds else 0)
     engine.dispose()
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from concurrent import futures
 import contextlib
+import json
 import pathlib
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from tests.functional.db import command
 from tests.functional.db import juno
 from tests.functional.db import legacy_fleet
 from tests.functional.db import oddities
+from tests.functional.db import sums
 
 ACTION = ("db", "online_data_migrations")
 
@@ -63,11 +65,15 @@ def test_every_oddity(
     ]
     check = command.manage(tmp_path, database_url, "db", "check", "--json")
     assert command.found_ids(check) == oddities.FOUND_AFTERWARDS
+    unconfirmed = json.loads(check.stdout)["information"]["unconfirmed_usage"]
+    assert [row["id"] for row in unconfirmed] == oddities.UNCONFIRMED_AFTERWARDS
+    sums.check(empty)
 
 
 def test_nothing_but_the_shape_is_changed(empty: sa.Engine) -> None:
     oddities.make(empty)
     ours = {"host", "uuid", "service_id", "generation", "stream_version", "deleted"}
+    ours |= {"booking"}
     t, s = models.compute_nodes, models.services
     kept = [
         sa.select(*(c for c in t.c if c.name not in ours)).order_by(t.c.id),

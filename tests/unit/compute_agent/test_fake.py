@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from compute_agent.inventory import fake
+from compute_agent.inventory import source
 from musterbook import errors
 from tests.unit.compute_agent import trees
 
@@ -103,6 +104,12 @@ def test_the_order_of_keys_changes_nothing(file: File) -> None:
         ({"supported_instances": {}}, "node 'n': supported_instances: is not a list"),
         ({"hypervisor_type": ""}, "node 'n': hypervisor_type: must have 1 to 255"),
         ({"hypervisor_hostname": "m"}, "node 'n': 'hypervisor_hostname': is unknown"),
+        ({"used": 1}, "node 'n': used: must have exactly vcpus, memory_mb, local_gb"),
+        ({"used": {"vcpus": 1}}, "node 'n': used: must have exactly vcpus, memory_mb"),
+        (
+            {"used": {"vcpus": 1, "memory_mb": -1, "local_gb": 1}},
+            "node 'n': used: memory_mb: is -1, less than 0",
+        ),
     ],
 )
 def test_a_field_that_cannot_be_used_is_named(
@@ -132,6 +139,14 @@ def test_a_field_that_cannot_be_used_is_named(
 def test_a_file_that_cannot_be_used(file: File, text: str, reason: str) -> None:
     file.path.write_text(text, encoding="latin-1")
     assert reason in file.refused()
+
+
+def test_what_is_used(file: File) -> None:
+    used = {"vcpus": 2, "memory_mb": 4096, "local_gb": 0}
+    file.write({"nodes": {"n": {**NODE, "used": used}, "m": NODE}})
+    found = file.source.read()
+    assert found["n"].used == source.Usage(vcpus=2, memory_mb=4096, local_gb=0)
+    assert found["m"].used is None
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "n" * 256, "größe", ".."])

@@ -79,6 +79,17 @@ class Book:
         row.update(values, inventory_generation=following)
         return {"inventory_generation": following}
 
+    def compute_node_confirm_usage(
+        self, node_id: int, used: Mapping[str, int], grant: context.Grant | None
+    ) -> Mapping[str, Any]:
+        self.calls.append("confirm")
+        if self.fail is not None:
+            raise self.fail
+        row = next(row for row in self.rows.values() if row["id"] == node_id)
+        now = {f"{name}_used": amount for name, amount in used.items()}
+        row.update(now, usage_confirmed=True)
+        return {**now, "usage_confirmed": True}
+
 
 class Source(source.InventorySource):
     """A source that says what the test says."""
@@ -170,6 +181,73 @@ def test_a_change_is_saved_once_and_alone(
         "memory_mb",
         "inventory_generation",
     }
+
+
+def taken_over(book: Book) -> None:
+    """Let the book have a node with usage that nobody confirmed."""
+    used = {"vcpus_used": 4, "memory_mb_used": 4608, "local_gb_used": 40}
+    book.rows["web1", "n1"] = {
+        "id": 1,
+        "inventory_generation": 0,
+        "usage_confirmed": False,
+        **used,
+    }
+
+
+USAGE = source.Usage(vcpus=2, memory_mb=512, local_gb=0)
+
+
+def test_usage_is_confirmed_once(
+    book: Book,
+    machine: Source,
+    tracker: resource_tracker.ResourceTracker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    taken_over(book)
+    machine.nodes = {"n1": node("n1", used=USAGE)}
+    assert tracker.audit().saved == ("n1",)
+    assert book.calls == ["get", "update", "confirm"]
+    assert (
+        "Node n1: usage confirmed: vcpus 2, memory_mb 512, local_gb 0; "
+        "was vcpus 4, memory_mb 4608, local_gb 40"
+    ) in caplog.text
+    # What it says later is neither saved nor asked for.
+    machine.nodes = {"n1": node("n1", used=None)}
+    assert tracker.audit().unchanged == ("n1",)
+    assert len(book.calls) == 3
+
+
+def test_a_source_that_can_not_tell_leaves_usage_unconfirmed(
+    book: Book,
+    machine: Source,
+    tracker: resource_tracker.ResourceTracker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    taken_over(book)
+    machine.nodes = {"n1": node("n1")}
+    assert tracker.audit().saved == ("n1",)
+    for _ in range(2):
+        assert tracker.audit().unchanged == ("n1",)
+    assert book.calls == ["get", "update"]
+    assert caplog.text.count("Node n1: was taken over with vcpus 4, memory_mb") == 1
+    # As soon as it can, it's said.
+    machine.nodes = {"n1": node("n1", used=USAGE)}
+    assert tracker.audit().saved == ("n1",)
+    assert book.rows["web1", "n1"]["vcpus_used"] == 2
+
+
+def test_a_failed_confirmation_is_tried_again(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    taken_over(book)
+    machine.nodes = {"n1": node("n1")}
+    tracker.audit()
+    machine.nodes = {"n1": node("n1", used=USAGE)}
+    book.fail = errors.DatabaseBusy(reason="test")
+    assert [name for name, _ in tracker.audit().failed] == ["n1"]
+    book.fail = None
+    assert tracker.audit().saved == ("n1",)
+    assert book.calls[-2:] == ["get", "confirm"]
 
 
 def test_a_failed_save_is_not_remembered_as_done(
