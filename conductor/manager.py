@@ -16,11 +16,13 @@ from oslo_log import log as logging
 import oslo_messaging
 from oslo_utils import versionutils
 
+from compute_agent import rpcapi as compute_rpcapi
 from conductor import fleet
 from conductor import grants
 from conductor import rpcapi
 from conductor.db import liveness
 from musterbook import errors
+from musterbook import levels
 from musterbook import names
 from musterbook import rpc
 from musterbook.context import Grant
@@ -35,6 +37,7 @@ LOG = logging.getLogger(__name__)
 _JUNO = "1.0"
 #: What an agent may say it had: leaves room in the column for those that follow.
 _MOST_HAD = 2**30
+_MOST_LEVELS = 2**20
 #: A third number, of changes that concern no peer, is allowed and ignored.
 _VERSION = re.compile(r"(?P<major>\d{1,9})\.(?P<minor>\d{1,9})(\.\d{1,9})?", re.ASCII)
 
@@ -129,11 +132,13 @@ class ConductorManager:
         release: str,
         secret: str,
         had: int | None = None,
+        version: int | None = None,
     ) -> dict[str, Any]:
         """Grant an incarnation to a starting agent, or refuse.
 
         :param had: the incarnation of an agent that serves already and that the
             database has forgotten
+        :param version: the agent's service level; None: it doesn't say
         :raises HostTaken: a living process serves this host
         :raises AgentNotAsked: whether one does can't be told now; try again
         """
@@ -146,6 +151,10 @@ class ConductorManager:
                 )
         if had is not None and not (type(had) is int and 0 < had < _MOST_HAD):
             raise errors.InvalidInput(field="had", reason="is not an incarnation")
+        if version is not None and not (
+            type(version) is int and 0 <= version <= _MOST_LEVELS
+        ):
+            raise errors.InvalidInput(field="version", reason="is no service level")
         return self._granter.hello(
             context,
             host=host,
@@ -154,7 +163,19 @@ class ConductorManager:
             release=release,
             secret=secret,
             had=had,
+            version=version,
         )
+
+    @rpc.exposed
+    def get_versions(self, context: RequestContext) -> dict[str, Any]:
+        """Return what this conductor speaks, and how old the oldest agent is."""
+        return {
+            "level": levels.SERVICE_LEVEL,
+            "lowest_level": self._store.lowest_level(service_obj.COMPUTE_BINARY),
+            "conductor": rpcapi.VERSION,
+            "compute": compute_rpcapi.VERSION,
+            "objects": dict(levels.of(levels.SERVICE_LEVEL).objects),
+        }
 
     @rpc.exposed
     def goodbye(self, context: RequestContext) -> None:
