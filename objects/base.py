@@ -164,6 +164,18 @@ class ConductorSerializer(ObjectSerializer):
     be asking itself, without end.
     """
 
+    def _process_object(self, context: Any, objprim: dict[str, Any]) -> Any:
+        try:
+            return super()._process_object(context, objprim)
+        except ovo_exception.IncompatibleObjectVersion as exc:
+            facts = {
+                name: errors.one_line(str(v))[:64] for name, v in exc.kwargs.items()
+            }
+            raise errors.UnsupportedObject(
+                reason=f"{facts['objname']} is known up to version "
+                f"{facts['supported']}, not in {facts['objver']}"
+            ) from None
+
     def _do_backport(
         self, context: Any, objprim: dict[str, Any], objclass: Any
     ) -> NoReturn:

@@ -24,7 +24,11 @@ def _running(binary: str) -> list[sa.ColumnElement[bool]]:
         _S.c.forced_down == sa.false(),
         _S.c.goodbye_at.is_(None),
         sa.func.coalesce(_S.c.state, "") != "down",
-        sa.or_(_S.c.incarnation.is_not(None), _S.c.last_seen_up.is_not(None)),
+        sa.or_(
+            _S.c.incarnation.is_not(None),
+            _S.c.last_seen_up.is_not(None),
+            _S.c.state.is_not(None),
+        ),
     ]
 
 

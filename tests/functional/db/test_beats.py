@@ -234,6 +234,10 @@ def test_the_lowest_level_is_that_of_who_runs(
         put(engine, "web3", state=state)
         assert live.lowest_level(COMPUTE) == 3
     legacy = register(store, "legacy")
+    assert live.lowest_level(COMPUTE) == 3
+    put(engine, "legacy", state="up")  # by its registration, it is yet to beat
+    assert live.lowest_level(COMPUTE) == 0
+    put(engine, "legacy", state=None)
     store.service_update(legacy, {"report_count": 1})
     assert live.lowest_level(COMPUTE) == 0
     assert list(live.holding_back(COMPUTE, 4)) == [("web3", 3), ("legacy", 0)]
