@@ -5,6 +5,7 @@ Messages written by hand, to a conductor on each of the databases.
 
 from collections.abc import Callable
 from collections.abc import Iterator
+import contextlib
 import pathlib
 import re
 from typing import Any
@@ -15,7 +16,9 @@ import pytest
 import sqlalchemy as sa
 
 from conductor import manager
+from conductor.db import engine as db_engine
 from conductor.db import liveness
+from conductor.db import migration
 from conductor.db import models
 from conductor.db import store as db_store
 from musterbook import errors
@@ -135,8 +138,10 @@ def primitive(
     }
 
 
-@pytest.fixture
-def desk(engine: sa.Engine) -> Iterator[Desk]:
+@contextlib.contextmanager
+def opened(url: str) -> Iterator[Desk]:
+    engine = db_engine.make_engine(url)
+    migration.sync(engine)
     transport = rpc.make_transport(rpc_lab.make_conf(f"inproc:///{uuid.uuid4()}"))
     made = Desk(engine, transport)
     store_port.bind(made.store)
@@ -151,6 +156,7 @@ def desk(engine: sa.Engine) -> Iterator[Desk]:
     server.wait()
     transport.cleanup()
     store_port.unbind()
+    engine.dispose()
 
 
 # -- the rows ----------------------------------------------------------------------
@@ -376,8 +382,20 @@ ROWS: dict[str, Callable[[Desk], None]] = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.__name__)
-def test_row(row: Callable[[Desk], None], desk: Desk) -> None:
-    row(desk)
+def test_row(row: Callable[[Desk], None], sqlite_url: str) -> None:
+    with opened(sqlite_url) as desk:
+        row(desk)
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+def test_all_rows(kind: str, request: pytest.FixtureRequest) -> None:
+    with opened(request.getfixturevalue(f"{kind}_url")) as desk:
+        for row in ROWS.values():
+            print(row.__name__)
+            row(desk)
+            with desk.engine.begin() as connection:
+                connection.execute(models.compute_nodes.delete())
+                connection.execute(models.services.delete())
 
 
 def test_the_guide_has_these_rows() -> None:
