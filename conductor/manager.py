@@ -15,6 +15,7 @@ from typing import Any
 from oslo_log import log as logging
 import oslo_messaging
 from oslo_utils import versionutils
+from oslo_versionedobjects import base as ovo_base
 
 from compute_agent import rpcapi as compute_rpcapi
 from conductor import fleet
@@ -290,11 +291,26 @@ def _served(objname: str, version: object) -> str:
     return ".".join(str(part) for part in min(wanted, ours))
 
 
+_number = versionutils.convert_version_to_tuple
+#: What the lists hold.
+_OF_LISTS = {
+    compute_node.ComputeNodeList.obj_name(): compute_node.ComputeNode.obj_name(),
+    service_obj.ServiceList.obj_name(): service_obj.Service.obj_name(),
+}
+
+
 def _in_versions(result: base.MusterObject, versions: dict[str, str]) -> Any:
     """Return the object's primitive in versions of _served_versions."""
-    own = versions[result.obj_name()]
-    # A list holds nodes of its own version if nothing is said of theirs.
-    if versions.get(compute_node.ComputeNode.obj_name(), own) == _JUNO:
+    # An object that came in an older version than is asked for stays as it is.
+    own = min(versions[result.obj_name()], result.VERSION, key=_number)
+    # A list holds objects of its own version if nothing is said of theirs, and who
+    # says nothing of services is taken for one of the oldest peers.
+    said = versions
+    versions = dict(levels.of(0).objects)
+    if isinstance(result, ovo_base.ObjectListBase):
+        versions[_OF_LISTS[result.obj_name()]] = own
+    versions |= said
+    if versions[compute_node.ComputeNode.obj_name()] == _JUNO:
         if isinstance(result, compute_node.ComputeNode):
             compute_node.fill_service_ids([result])
         elif isinstance(result, compute_node.ComputeNodeList):

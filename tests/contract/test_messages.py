@@ -198,6 +198,10 @@ class Nodes:
         self.grants: list[context.Grant | None] = []
         self.looked_up: list[str | None] = []
         self.answer: Mapping[str, Any] = {"inventory_generation": 3}
+        self.listed: list[Mapping[str, Any]] = [
+            NODE_ROW,
+            {**NODE_ROW, "id": 4, "host": "web2"},
+        ]
 
     def compute_node_get_by_host_and_nodename(
         self, host: str, nodename: str
@@ -225,7 +229,7 @@ class Nodes:
         return {**NODE_ROW, **values, "host": "web1", "service_id": None, "id": 3}
 
     def compute_nodes(self, *, with_service: bool = False) -> list[Mapping[str, Any]]:
-        return [NODE_ROW, {**NODE_ROW, "id": 4, "host": "web2"}]
+        return self.listed
 
     def services(
         self, *, host: str | None = None, binary: str | None = None
@@ -676,6 +680,55 @@ def test_a_backport_is_answered(wire: Wire, served: tuple[Nodes, Records]) -> No
         "versioned_object.version": "1.0",
         "versioned_object.data": {"id": 3, "service_id": 7},
     }
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_an_older_object_is_not_backported_upwards(
+    wire: Wire, served: tuple[Nodes, Records], version: str
+) -> None:
+    """Lesson 34."""
+    old = {
+        "versioned_object.name": "ComputeNode",
+        "versioned_object.namespace": "musterbook",
+        "versioned_object.version": version,
+        "versioned_object.data": {"id": 3, "vcpus": 8},
+    }
+    versions = {"ComputeNode": "1.1", "Service": "1.2"}
+    asked = altered(BACKPORT, objinst=old, object_versions=versions)
+    assert wire.ask(asked) == old
+
+
+@pytest.mark.parametrize(
+    ("versions", "node", "service"),
+    [
+        ({"ComputeNode": "1.1", "Service": "1.1"}, "1.1", "1.1"),
+        ({"ComputeNode": "1.1", "Service": "1.2"}, "1.1", "1.2"),
+        ({"ComputeNode": "1.1"}, "1.1", "1.1"),
+        ({}, "1.1", "1.1"),
+        ({"ComputeNode": "1.0", "Service": "1.2"}, "1.0", None),
+    ],
+)
+def test_what_is_nested_comes_in_the_versions_of_the_manifest(
+    wire: Wire,
+    served: tuple[Nodes, Records],
+    versions: dict[str, str],
+    node: str,
+    service: str | None,
+) -> None:
+    """Lesson 33."""
+    row = {**NODE_ROW, "service": {"id": 7, "host": "web1", "version": 1}}
+    served[0].listed = [row]
+    asked = altered(
+        GET_NODES, args=[True], object_versions={"ComputeNodeList": "1.1", **versions}
+    )
+    answer = wire.ask(asked)
+    assert answer["versioned_object.version"] == "1.1"
+    (found,) = answer["versioned_object.data"]["objects"]
+    assert found["versioned_object.version"] == node
+    nested = found["versioned_object.data"].get("service")
+    assert (nested and nested["versioned_object.version"]) == service
+    if nested is not None:
+        assert ("version" in nested["versioned_object.data"]) == (service == "1.2")
 
 
 def test_versions_are_answered(wire: Wire, served: tuple[Nodes, Records]) -> None:

@@ -6,6 +6,7 @@ import pathlib
 import time
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from conductor.db import engine as db_engine
@@ -114,6 +115,7 @@ def test_from_juno_to_its_upgrade(
         assert rows(lab, nodes) == [(17, "old1", None)]
 
 
+@pytest.mark.slow  # tests/unit/servicegroup/test_beats.py has the rule
 def test_an_outage_of_the_database_takes_no_legacy_host_down(
     tmp_path: pathlib.Path,
     rabbit_url: str,

@@ -16,13 +16,18 @@ import pytest
 import sqlalchemy as sa
 
 from conductor import manager
+from conductor import rpcapi
 from conductor.db import engine as db_engine
 from conductor.db import liveness
 from conductor.db import migration
 from conductor.db import models
 from conductor.db import store as db_store
+from musterbook import context
 from musterbook import errors
 from musterbook import rpc
+from objects import base
+from objects import compute_node
+from objects import service as service_obj
 from objects import store as store_port
 from tests import rpc_lab
 from tests.functional.db import juno
@@ -48,6 +53,7 @@ class Desk:
     def __init__(self, engine: sa.Engine, transport: rpc.Transport) -> None:
         self.engine = engine
         self.store = db_store.DatabaseStore(engine)
+        self.transport = transport
         self._driver = transport._driver
         self.statements: list[str] = []
         sa.event.listen(engine, "before_cursor_execute", self._note)
@@ -396,6 +402,37 @@ def test_all_rows(kind: str, request: pytest.FixtureRequest) -> None:
             with desk.engine.begin() as connection:
                 connection.execute(models.compute_nodes.delete())
                 connection.execute(models.services.delete())
+
+
+@pytest.mark.parametrize("pinned", [None, "1.0"])
+def test_node_and_service_find_each_other_by_host_over_rpc(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, pinned: str | None
+) -> None:
+    with opened(sqlite_url) as desk:
+        api = rpcapi.ConductorAPI(desk.transport, 10.0, pinned)
+        monkeypatch.setattr(base.MusterObject, "indirection_api", api)
+        service_id = desk.service("Web1")
+        first = desk.node(service_id, "n1")
+        desk.node(service_id, "n2")
+        asking = context.service_context()
+        get_service = service_obj.Service.get_by_host_and_binary
+        service = get_service(asking, "web1", "nova-compute")
+        assert ("1.2" if pinned is None else "1.1") == service.VERSION
+        node = service.compute_node
+        assert (node.id, node.host) == (first, "Web1")
+        assert node.service.id == service_id
+        assert node.service_id is None
+        (with_service, _) = compute_node.ComputeNodeList.get_all(asking, True)
+        assert with_service.service is not None
+        assert with_service.service.id == service_id
+        service.destroy()
+        again = compute_node.ComputeNode.get_by_id(asking, first)
+        with pytest.raises(errors.ServiceNotFound):
+            again.service  # noqa: B018  # looked up when read
+        for node in compute_node.ComputeNodeList.get_all(asking):
+            node.destroy()
+        with pytest.raises(errors.ComputeNodeNotFound):
+            service.compute_node  # noqa: B018
 
 
 def test_the_guide_has_these_rows() -> None:
