@@ -29,6 +29,7 @@ from musterbook import backoff
 from musterbook import context
 from musterbook import daemon
 from musterbook import errors
+from musterbook import levels
 from musterbook import rpc
 from musterbook.servicegroup import beat
 from musterbook.servicegroup import driver as group_driver
@@ -58,6 +59,7 @@ _PASSING = (
     errors.DatabaseBusy,
     errors.DatabaseShape,
     errors.RemoteFailure,
+    errors.UnsupportedObject,  # a conductor that is yet to be upgraded
 )
 _BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
@@ -86,7 +88,7 @@ class Agent(daemon.Part):
         self._make_driver = make_driver
         self._beat_interval = beat_interval
         self._conductor = conductor_rpcapi.ConductorAPI(
-            transport, conf.rpc_response_timeout
+            transport, conf.rpc_response_timeout, conf.upgrade_levels.conductor
         )
         self._process_uuid = str(uuidlib.uuid4())
         self._secret = secrets.token_urlsafe(32)
@@ -288,6 +290,7 @@ class Agent(daemon.Part):
             release=importlib.metadata.version("musterbook"),
             secret=self._secret,
             had=None if old is None else old.incarnation,
+            version=levels.SERVICE_LEVEL,
             timeout=_HELLO_TIMEOUT,
         )
         return context.Grant(

@@ -61,7 +61,9 @@ def carrier(
 ) -> conductor_rpcapi.ConductorAPI:
     """Return what carries the calls of audits, with their own short limit."""
     seconds = min(resource_tracker.CALL_SECONDS, conf.rpc_response_timeout)
-    return conductor_rpcapi.ConductorAPI(transport, seconds)
+    return conductor_rpcapi.ConductorAPI(
+        transport, seconds, conf.upgrade_levels.conductor
+    )
 
 
 def main() -> int:

@@ -22,9 +22,12 @@ class ComputeAPI:
 
     :param transport: the process's transport
     :param timeout: seconds an answer may take
+    :param pin: newest version of the interface to speak; None: the newest there is
     """
 
-    def __init__(self, transport: rpc.Transport, timeout: float) -> None:
+    def __init__(
+        self, transport: rpc.Transport, timeout: float, pin: rpc.Pin | None = None
+    ) -> None:
         self._client = rpc.Client(
             transport,
             TOPIC,
@@ -32,6 +35,7 @@ class ComputeAPI:
             rpc.ContextSerializer(base.ObjectSerializer()),
             unavailable=_unavailable,
             timeout=timeout,
+            pin=pin,
         )
 
     def set_timeout(self, timeout: float) -> None:

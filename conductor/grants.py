@@ -58,11 +58,13 @@ class Granter:
         release: str,
         secret: str,
         had: int | None = None,
+        version: int | None = None,
     ) -> dict[str, Any]:
         """Return the host as stored and the incarnation granted to the process.
 
         :param had: the incarnation as which the process serves already, if the
             database has forgotten it; the new one is higher
+        :param version: the process's service level; None: it doesn't say
         :raises HostTaken: the process that has the grant answers, or somebody does
             of whom can't be told that it is another
         :raises AgentNotAsked: that process could not be asked now; try again
@@ -82,6 +84,7 @@ class Granter:
                     secret,
                     expected=known.incarnation if known is not None else None,
                     had=had,
+                    version=version or 0,
                 )
             except liveness.GrantConflict:
                 continue  # another hello came first: look again who has the host

@@ -32,6 +32,9 @@ LOG = logging.getLogger(__name__)
 #: The lease lasts this many renewal intervals.
 LEASE_INTERVALS = 3
 _ACTOR = "leader"
+#: In place of the incarnation of a host that was never granted any: it may be asked,
+#: and nobody answers with this number.
+_LEGACY = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,9 +207,11 @@ class Leader:
             self._watch.recall(self._past())
             self._recalled = True
         poll = self._poll()
-        granted = self._store.granted(service_obj.COMPUTE_BINARY)
+        granted = self._store.granted(
+            service_obj.COMPUTE_BINARY, lately=self._policy.service_down_time
+        )
         rows = {row.host: row for row in granted}
-        incarnations = {host: row.incarnation for host, row in rows.items()}
+        incarnations = {h: row.incarnation or _LEGACY for h, row in rows.items()}
         judged = {host: _granted(row) for host, row in rows.items()}
         decision = self._watch.step(
             poll, judged, self._pinger.replies(incarnations), time.monotonic()
@@ -312,6 +317,12 @@ def _previous(row: liveness.GrantedRow) -> verdict.Verdict | None:
         return None
 
 
+def _beat(row: liveness.GrantedRow) -> verdict.Beat | None:
+    if row.beat_at is None or row.beat_age is None:
+        return None
+    return verdict.Beat(row.beat_at, row.beat_age)
+
+
 def _granted(row: liveness.GrantedRow) -> verdict.Granted:
     return verdict.Granted(
         host=row.host,
@@ -320,6 +331,7 @@ def _granted(row: liveness.GrantedRow) -> verdict.Granted:
         stalled=row.stalled,
         forced_down=row.forced_down,
         previous=_previous(row),
+        beat=_beat(row),
     )
 
 

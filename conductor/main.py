@@ -28,14 +28,17 @@ from musterbook import conf as conf_module
 from musterbook import context
 from musterbook import daemon
 from musterbook import errors
+from musterbook import levels
 from musterbook import logs
 from musterbook import rpc
 from musterbook import workers
 from musterbook.conf import reload as conf_reload
+from musterbook.conf import upgrade_levels
 from musterbook.servicegroup import driver as group_driver
 from musterbook.servicegroup import factory
 from musterbook.servicegroup import reach as group_reach
 from musterbook.servicegroup import verdict
+from objects import service as service_obj
 from objects import store
 
 LOG = logging.getLogger(__name__)
@@ -160,7 +163,8 @@ def build(
     engine = db_engine.from_conf(conf)
     store.bind(db_store.DatabaseStore(engine))
     records = liveness.LivenessStore(engine)
-    agents = compute_rpcapi.ComputeAPI(transport, conf.conductor.ping_timeout)
+    pin = _compute_pin(conf.upgrade_levels.compute, records)
+    agents = compute_rpcapi.ComputeAPI(transport, conf.conductor.ping_timeout, pin)
     granter = grants.Granter(records, agents.ping)
     server = manager.make_server(
         transport, conf.host, manager.ConductorManager(granter, records)
@@ -192,6 +196,21 @@ def build(
         LeaderPart(standing, take_up),
         GroupPart(lambda: factory.make_driver(conf, f"probe-{owner}")),
     ]
+
+
+def _compute_pin(pinned: str | None, records: liveness.LivenessStore) -> rpc.Pin:
+    """Return which version of their interface may be spoken to agents.
+
+    :param pinned: as configured
+    """
+
+    def ask() -> str | None:
+        lowest = records.lowest_level(service_obj.COMPUTE_BINARY)
+        return None if lowest is None else levels.of(lowest).compute
+
+    if pinned == upgrade_levels.AUTO:
+        return rpc.Pin(compute_rpcapi.VERSION, ask=ask)
+    return rpc.Pin(compute_rpcapi.VERSION, fixed=pinned)
 
 
 def _incarnation_of(agents: compute_rpcapi.ComputeAPI) -> Callable[[str], int]:

@@ -15,12 +15,15 @@ from typing import Any
 from oslo_log import log as logging
 import oslo_messaging
 from oslo_utils import versionutils
+from oslo_versionedobjects import base as ovo_base
 
+from compute_agent import rpcapi as compute_rpcapi
 from conductor import fleet
 from conductor import grants
 from conductor import rpcapi
 from conductor.db import liveness
 from musterbook import errors
+from musterbook import levels
 from musterbook import names
 from musterbook import rpc
 from musterbook.context import Grant
@@ -35,6 +38,7 @@ LOG = logging.getLogger(__name__)
 _JUNO = "1.0"
 #: What an agent may say it had: leaves room in the column for those that follow.
 _MOST_HAD = 2**30
+_MOST_LEVELS = 2**20
 #: A third number, of changes that concern no peer, is allowed and ignored.
 _VERSION = re.compile(r"(?P<major>\d{1,9})\.(?P<minor>\d{1,9})(\.\d{1,9})?", re.ASCII)
 
@@ -129,11 +133,13 @@ class ConductorManager:
         release: str,
         secret: str,
         had: int | None = None,
+        version: int | None = None,
     ) -> dict[str, Any]:
         """Grant an incarnation to a starting agent, or refuse.
 
         :param had: the incarnation of an agent that serves already and that the
             database has forgotten
+        :param version: the agent's service level; None: it doesn't say
         :raises HostTaken: a living process serves this host
         :raises AgentNotAsked: whether one does can't be told now; try again
         """
@@ -146,6 +152,10 @@ class ConductorManager:
                 )
         if had is not None and not (type(had) is int and 0 < had < _MOST_HAD):
             raise errors.InvalidInput(field="had", reason="is not an incarnation")
+        if version is not None and not (
+            type(version) is int and 0 <= version <= _MOST_LEVELS
+        ):
+            raise errors.InvalidInput(field="version", reason="is no service level")
         return self._granter.hello(
             context,
             host=host,
@@ -154,7 +164,19 @@ class ConductorManager:
             release=release,
             secret=secret,
             had=had,
+            version=version,
         )
+
+    @rpc.exposed
+    def get_versions(self, context: RequestContext) -> dict[str, Any]:
+        """Return what this conductor speaks, and how old the oldest agent is."""
+        return {
+            "level": levels.SERVICE_LEVEL,
+            "lowest_level": self._store.lowest_level(service_obj.COMPUTE_BINARY),
+            "conductor": rpcapi.VERSION,
+            "compute": compute_rpcapi.VERSION,
+            "objects": dict(levels.of(levels.SERVICE_LEVEL).objects),
+        }
 
     @rpc.exposed
     def goodbye(self, context: RequestContext) -> None:
@@ -282,11 +304,26 @@ def _served(objname: str, version: object) -> str:
     return ".".join(str(part) for part in min(wanted, ours))
 
 
+_number = versionutils.convert_version_to_tuple
+#: What the lists hold.
+_OF_LISTS = {
+    compute_node.ComputeNodeList.obj_name(): compute_node.ComputeNode.obj_name(),
+    service_obj.ServiceList.obj_name(): service_obj.Service.obj_name(),
+}
+
+
 def _in_versions(result: base.MusterObject, versions: dict[str, str]) -> Any:
     """Return the object's primitive in versions of _served_versions."""
-    own = versions[result.obj_name()]
-    # A list holds nodes of its own version if nothing is said of theirs.
-    if versions.get(compute_node.ComputeNode.obj_name(), own) == _JUNO:
+    # An object that came in an older version than is asked for stays as it is.
+    own = min(versions[result.obj_name()], result.VERSION, key=_number)
+    # A list holds objects of its own version if nothing is said of theirs, and who
+    # says nothing of services is taken for one of the oldest peers.
+    said = versions
+    versions = dict(levels.of(0).objects)
+    if isinstance(result, ovo_base.ObjectListBase):
+        versions[_OF_LISTS[result.obj_name()]] = own
+    versions |= said
+    if versions[compute_node.ComputeNode.obj_name()] == _JUNO:
         if isinstance(result, compute_node.ComputeNode):
             compute_node.fill_service_ids([result])
         elif isinstance(result, compute_node.ComputeNodeList):

@@ -23,6 +23,7 @@ class _Record:
     asked: float
     answered: float | None = None
     unanswered: float | None = None
+    not_asked: float | None = None
 
 
 class Pinger:
@@ -90,6 +91,7 @@ class Pinger:
                 unanswered={
                     h: r.unanswered for h, r in found if r.unanswered is not None
                 },
+                not_asked={h: r.not_asked for h, r in found if r.not_asked is not None},
             )
 
     def forget(self) -> None:
@@ -150,6 +152,8 @@ class Pinger:
             record.unanswered = asked if answers is False else None
             if answers:
                 record.answered = time.monotonic()
+            if answers is None:
+                record.not_asked = time.monotonic()
 
     def _record(self, host: str, incarnation: int, now: float) -> _Record:
         """Return the host's record, a new one for another incarnation; locked."""

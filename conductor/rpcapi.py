@@ -2,7 +2,9 @@
 
 Version history:
     1.0 - object_action, object_class_action_versions, object_backport_versions,
-          ping, hello, goodbye, stalled, verify, get_fleet, reset_flapping
+          ping, hello, goodbye, stalled, verify, get_fleet
+    1.1 - get_versions, reset_flapping; hello takes version, the caller's service
+          level
 """
 
 from collections.abc import Mapping
@@ -14,15 +16,23 @@ from oslo_versionedobjects import base as ovo_base
 
 from conductor import paging
 from musterbook import errors
+from musterbook import levels
 from musterbook import rpc
 from musterbook.context import RequestContext
+from musterbook.context import service_context
 from objects import base
 
 TOPIC = "conductor"
-VERSION = "1.0"
+VERSION = "1.1"
+#: What a call needs unless it says otherwise: any conductor answers it.
+_FIRST = "1.0"
+_LEVELS = "1.1"
 #: How often a call is made while the conductors that get it have lost the database:
 #: another one may reach it, and a topic's messages go to its servers in turn.
 _TURNS = 3
+_AUTO = "auto"
+#: Seconds the question for versions may take; a call of the asker's waits for it.
+_ASKING_SECONDS = 3.0
 
 
 class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
@@ -33,18 +43,68 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
 
     :param transport: the process's transport
     :param timeout: seconds an answer may take
+    :param pinned: newest version of the interface to speak, and with it of objects;
+        "auto": what a conductor is found to speak; None: the newest
     """
 
-    def __init__(self, transport: rpc.Transport, timeout: float) -> None:
+    def __init__(
+        self, transport: rpc.Transport, timeout: float, pinned: str | None = None
+    ) -> None:
         self._timeout = timeout
+        if pinned == _AUTO:
+            self._pin = rpc.Pin(VERSION, ask=self._ask_version)
+        else:
+            self._pin = rpc.Pin(VERSION, fixed=pinned)
+        serializer = base.PinnedSerializer(self._object_versions)
         self._client = rpc.Client(
             transport,
             TOPIC,
-            VERSION,
-            rpc.ContextSerializer(base.ObjectSerializer()),
+            _FIRST,
+            rpc.ContextSerializer(serializer),
             unavailable=_unavailable,
             timeout=timeout,
+            pin=self._pin,
         )
+        # Asks what the pin is to be, and so isn't bound by it.
+        self._asker = rpc.Client(
+            transport,
+            TOPIC,
+            _LEVELS,
+            rpc.ContextSerializer(),
+            unavailable=_unavailable,
+            timeout=min(timeout, _ASKING_SECONDS),
+        )
+
+    # -- versions ------------------------------------------------------------------
+
+    def get_versions(
+        self, context: RequestContext, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Return what the conductor that answers speaks, and what agents do.
+
+        :return: ``conductor``, ``compute``: versions of the RPC interfaces;
+            ``objects``: by name; ``level``: the conductor's service level;
+            ``lowest_level``: that of the oldest agent that runs, None if none does
+        :raises VersionPinned: it may not be asked
+        :raises UnsupportedObject: the conductor is older than that
+        """
+        answer: dict[str, Any] = self._call(
+            context, "get_versions", timeout=timeout, interface=_LEVELS
+        )
+        return answer
+
+    def _ask_version(self) -> str | None:
+        try:
+            answer = self._asker.call(service_context(), "get_versions")
+        except errors.UnsupportedObject:
+            return _FIRST
+        except errors.MusterbookError:
+            return None  # what is asked next says what is the matter
+        return str(answer["conductor"])
+
+    def _object_versions(self) -> Mapping[str, str]:
+        """Return the newest version of each object that may be sent or asked for."""
+        return levels.objects_with(self._pin.version())
 
     def _call(
         self,
@@ -52,6 +112,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         method: str,
         *,
         timeout: float | None = None,
+        interface: str | None = None,
         **args: Any,
     ) -> Any:
         """Call a method of any conductor that reaches the database.
@@ -63,7 +124,9 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         seconds = left = self._timeout if timeout is None else timeout
         for turn in range(1, _TURNS + 1):
             try:
-                return self._client.call(context, method, timeout=left, **args)
+                return self._client.call(
+                    context, method, timeout=left, interface=interface, **args
+                )
             except errors.DatabaseUnavailable:
                 taken = time.monotonic() - began
                 left = seconds - taken
@@ -108,6 +171,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
 
         :raises MessageTooLarge: the answer is, and can't come in pages
         """
+        versions = self._pinned(object_versions)
 
         def call(method: str, *args: Any, **kwargs: Any) -> Any:
             return self._call(
@@ -115,7 +179,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
                 "object_class_action_versions",
                 objname=objname,
                 objmethod=method,
-                object_versions=dict(object_versions),
+                object_versions=versions,
                 args=list(args),
                 kwargs=kwargs,
             )
@@ -141,8 +205,13 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
             context,
             "object_backport_versions",
             objinst=objinst,
-            object_versions=dict(object_versions),
+            object_versions=self._pinned(object_versions),
         )
+
+    def _pinned(self, versions: Mapping[str, str]) -> dict[str, str]:
+        """Return the versions, none newer than the pin's."""
+        newest = self._object_versions()
+        return {name: newest.get(name, version) for name, version in versions.items()}
 
     # -- liveness ------------------------------------------------------------------
 
@@ -160,6 +229,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         release: str,
         secret: str,
         had: int | None = None,
+        version: int | None = None,
         timeout: float | None = None,
     ) -> dict[str, Any]:
         """Ask for a grant; return ``host`` as stored and ``incarnation``.
@@ -168,23 +238,36 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
 
         :param had: the incarnation as which the process serves already, if the
             database has forgotten it
-
+        :param version: the caller's service level; left out where a conductor is too
+            old to be told
         :raises HostTaken: a living process serves this host
         :raises AgentNotAsked: whether one does can't be told now; try again
         """
         again: dict[str, Any] = {} if had is None else {"had": had}
-        answer: dict[str, Any] = self._call(
-            context,
-            "hello",
-            timeout=timeout,
-            host=host,
-            process_uuid=process_uuid,
-            boot_id=boot_id,
-            release=release,
-            secret=secret,
-            **again,
-        )
-        return answer
+
+        def call(**more: Any) -> dict[str, Any]:
+            answer: dict[str, Any] = self._call(
+                context,
+                "hello",
+                timeout=timeout,
+                host=host,
+                process_uuid=process_uuid,
+                boot_id=boot_id,
+                release=release,
+                secret=secret,
+                **again,
+                **more,
+            )
+            return answer
+
+        if version is None or not self._pin.allows(_LEVELS):
+            return call()
+        try:
+            return call(version=version, interface=_LEVELS)
+        except errors.UnsupportedObject:
+            if not self._pin.refused(_FIRST):
+                raise _too_new("hello") from None
+        return call()
 
     def goodbye(self, context: RequestContext, timeout: float | None = None) -> None:
         """Tell that the granted process stops; Superseded, GrantForgotten."""
@@ -217,8 +300,11 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         that isn't held is left alone.
 
         :raises ServiceNotFound: there is no such host
+        :raises VersionPinned: the conductors may be too old to be asked
         """
-        self._call(context, "reset_flapping", timeout=timeout, host=host)
+        self._call(
+            context, "reset_flapping", timeout=timeout, interface=_LEVELS, host=host
+        )
 
     # -- the fleet -----------------------------------------------------------------
 
@@ -242,6 +328,13 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
             columns=None if columns is None else list(columns),
         )
         return answer
+
+
+def _too_new(method: str) -> errors.UnsupportedObject:
+    return errors.UnsupportedObject(
+        reason=f"a conductor is too old for {method} as this process says it; upgrade "
+        "the conductors, or set [upgrade_levels]conductor here"
+    )
 
 
 def _unavailable(method: str, seconds: float, asked: bool) -> errors.MusterbookError:

@@ -203,6 +203,19 @@ class UnsupportedObject(MusterbookError):
     template = "object not supported: {reason}"
 
 
+class VersionPinned(MusterbookError):
+    """A call needs a newer version than may be spoken. Facts: what, needs, speaks."""
+
+    code = "version-pinned"
+    http_status = 501
+    template = (
+        "{what} needs version {needs} of the RPC interface, and no newer one than "
+        "{speaks} may be spoken ([upgrade_levels])"
+    )
+    needs: str
+    speaks: str
+
+
 class ConductorUnavailable(MusterbookError):
     """No conductor answered in time. Facts: method, seconds, asked.
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 from typing import Self
 from typing import TypeVar
 
+from oslo_utils import versionutils
 from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import exception as ovo_exception
 
@@ -134,12 +135,46 @@ class ObjectSerializer(ovo_base.VersionedObjectSerializer):
     OBJ_BASE_CLASS = MusterObject
 
 
+class PinnedSerializer(ObjectSerializer):
+    """That of a process which speaks to others that may be older.
+
+    :param versions: returns the newest version of each object to send, by name
+    """
+
+    def __init__(self, versions: Callable[[], Mapping[str, str]]) -> None:
+        super().__init__()
+        self._versions = versions
+
+    def serialize_entity(self, context: Any, entity: Any) -> Any:
+        """Return the entity as JSON values, in an older version if need be."""
+        if isinstance(entity, MusterObject):
+            versions = self._versions()
+            wanted = versions.get(entity.obj_name(), entity.VERSION)
+            if _number(wanted) < _number(entity.VERSION):
+                return entity.obj_to_primitive(
+                    target_version=wanted, version_manifest=dict(versions)
+                )
+        return super().serialize_entity(context, entity)
+
+
 class ConductorSerializer(ObjectSerializer):
     """The conductor's own, which has nobody to ask what a newer object means.
 
     Where a process is conductor and agent, the carrier is set, and asking it would
     be asking itself, without end.
     """
+
+    def _process_object(self, context: Any, objprim: dict[str, Any]) -> Any:
+        try:
+            return super()._process_object(context, objprim)
+        except ovo_exception.IncompatibleObjectVersion as exc:
+            facts = {
+                name: errors.one_line(str(v))[:64] for name, v in exc.kwargs.items()
+            }
+            raise errors.UnsupportedObject(
+                reason=f"{facts['objname']} is known up to version "
+                f"{facts['supported']}, not in {facts['objver']}"
+            ) from None
 
     def _do_backport(
         self, context: Any, objprim: dict[str, Any], objclass: Any
@@ -179,6 +214,10 @@ def _listed(
         if function is not None:
             return function
     raise errors.MethodNotRemotable(objname=str(objname)[:64], method=str(method)[:64])
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return versionutils.convert_version_to_tuple(version)
 
 
 def newest(objname: str) -> type[ovo_base.VersionedObject]:

@@ -41,7 +41,7 @@ class ComputeNode(base.MusterObject):
     """One node that a host's agent manages.
 
     Version history:
-        1.0 - the Juno shape: service_id, no host
+        1.0 - the Juno shape: service_id, no host; get_by_service_id
         1.1 - host and uuid identify; service_id nullable and deprecated; ratios,
               reserved amounts, generations, boot_id, service
         1.2 - usage is the conductor's to write; usage_confirmed, confirm_usage
@@ -51,7 +51,7 @@ class ComputeNode(base.MusterObject):
     OBJ_KEY_FIELDS = ("id", "host", "inventory_generation")
 
     # Of a peer that doesn't say which versions of Service it knows.
-    obj_relationships = {"service": [("1.1", "1.1")]}
+    obj_relationships = {"service": [("1.1", "1.1"), ("1.2", "1.2")]}
 
     fields = {
         "created_at": fields.DateTimeField(nullable=True),
@@ -162,6 +162,23 @@ class ComputeNode(base.MusterObject):
         """Return the live node of this identity; ComputeNodeNotFound."""
         row = store.bound().compute_node_get_by_host_and_nodename(host, nodename)
         return cls._from_row(context, row)
+
+    @classmethod
+    @ovo_base.remotable
+    def get_by_service_id(cls, context: RequestContext, service_id: int) -> Self:
+        """Return the first live node of a service's host, for peers of version 1.0.
+
+        Deprecated, and not called by our own code. The service is looked up by its
+        id and the nodes by its host: a node has no service_id any more.
+
+        :raises ServiceNotFound: there is no live service with this id
+        :raises ComputeNodeNotFound: its host is unknown or has no node
+        """
+        host = store.bound().service_get(id=service_id)["host"]
+        rows = [] if host is None else store.bound().compute_nodes_by_host(host)
+        if not rows:
+            raise errors.ComputeNodeNotFound(what=f"service id {service_id}")
+        return cls._from_row(context, rows[0])
 
     @ovo_base.remotable
     def create(self) -> None:

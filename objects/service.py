@@ -10,6 +10,7 @@ from typing import Any
 from typing import Self
 import uuid as uuidlib
 
+from oslo_utils import versionutils
 from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields
 
@@ -37,10 +38,12 @@ _JUNO_FIELDS = frozenset(
 _STORE_COLUMNS = frozenset(
     {
         "created_at", "updated_at", "deleted_at", "deleted", "id", "last_seen_up",
-        "incarnation", "process_uuid", "boot_id", "release", "state", "state_since",
-        "state_cause", "state_evidence", "state_actor",
+        "incarnation", "process_uuid", "boot_id", "release", "version", "state",
+        "state_since", "state_cause", "state_evidence", "state_actor",
     }
 )  # fmt: skip
+#: Fields that came with a version after 1.1.
+_FIELDS_SINCE = {(1, 2): frozenset({"version"})}
 
 
 @base.VersionedObjectRegistry.register
@@ -51,9 +54,10 @@ class Service(base.MusterObject):
         1.0 - the Juno shape
         1.1 - uuid, last_seen_up, forced_down; the grant (without its secret) and
               the verdict
+        1.2 - version, the service level of the granted process
     """
 
-    VERSION = "1.1"
+    VERSION = "1.2"
 
     fields = {
         "created_at": fields.DateTimeField(nullable=True),
@@ -74,6 +78,7 @@ class Service(base.MusterObject):
         "process_uuid": fields.StringField(nullable=True),
         "boot_id": fields.StringField(nullable=True),
         "release": fields.StringField(nullable=True),
+        "version": fields.IntegerField(),
         "state": fields.StringField(nullable=True),
         "state_since": fields.DateTimeField(nullable=True),
         "state_cause": fields.StringField(nullable=True),
@@ -86,6 +91,11 @@ class Service(base.MusterObject):
     ) -> None:
         """Turn the primitive into the shape of an older version."""
         super().obj_make_compatible(primitive, target_version)
+        target = versionutils.convert_version_to_tuple(target_version)
+        for version, names_since in _FIELDS_SINCE.items():
+            if target < version:
+                for name in primitive.keys() & names_since:
+                    del primitive[name]
         if target_version == "1.0":
             for name in primitive.keys() - _JUNO_FIELDS:
                 del primitive[name]
@@ -166,12 +176,13 @@ class ServiceList(ovo_base.ObjectListBase[Service], base.MusterObject):
     Version history:
         1.0 - first version
         1.1 - Service 1.1
+        1.2 - Service 1.2
     """
 
-    VERSION = "1.1"
+    VERSION = "1.2"
     OBJ_KEY_FIELDS = ()
 
-    obj_relationships = {"objects": [("1.0", "1.0"), ("1.1", "1.1")]}
+    obj_relationships = {"objects": [("1.0", "1.0"), ("1.1", "1.1"), ("1.2", "1.2")]}
 
     fields = {"objects": fields.ListOfObjectsField("Service")}
 

@@ -20,7 +20,10 @@ from conductor import commands
 from conductor.commands import progress
 from conductor.db import audit
 from conductor.db import engine as db_engine
+from conductor.db import levels
 from conductor.db import migration
+from musterbook import levels as service_levels
+from objects import service as service_obj
 
 EPILOG = (
     "Exit codes: 0 nothing found; 1 findings; 2 the command line or an option can't "
@@ -29,6 +32,7 @@ EPILOG = (
 _Findings = Iterator[tuple[audit.Kind, Iterator[Mapping[str, Any]]]]
 #: Rows of one kind that are listed for people; programs get all.
 _LISTED = 20
+_LEVEL = service_levels.SERVICE_LEVEL
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,12 +49,36 @@ def run(conf: cfg.ConfigOpts, say: commands.Say) -> int:
     """Print the findings as they are found; return the exit code."""
     engine = db_engine.from_conf(conf, statement_seconds=commands.STATEMENT_SECONDS)
     migration.check_current(engine)
-    show = _print_json if conf.category.json else _print
-    found = show(audit.findings(engine), say)
+    store = levels.LevelStore(engine)
+    if conf.category.json:
+        found = _print_json(audit.findings(engine), store, say)
+    else:
+        _print_levels(store, say)
+        found = _print(audit.findings(engine), say)
     return commands.MORE if found else commands.DONE
 
 
-def _print_json(findings: _Findings, say: commands.Say) -> int:
+def _print_levels(store: levels.LevelStore, say: commands.Say) -> None:
+    """Say which agents that run are older than this code, if any are."""
+    held = store.holding_back(service_obj.COMPUTE_BINARY, _LEVEL)
+    first = list(itertools.islice(held, _LISTED))
+    if not first:
+        return
+    more = sum(1 for _ in held)
+    say(
+        f"older agents: {len(first) + more} (running with a service level below "
+        f"{_LEVEL}; 0: legacy, or it doesn't say)"
+    )
+    for line in _table([{"host": host, "level": level} for host, level in first]):
+        say(f"  {line}")
+    if more:
+        say(f"  and {more} more; --json lists all")
+    say("  what to do: upgrade them; or [upgrade_levels]compute = auto meanwhile")
+
+
+def _print_json(
+    findings: _Findings, store: levels.LevelStore, say: commands.Say
+) -> int:
     """Print line by line, so that memory stays flat; return the number of findings."""
     say('{"findings": {')
     counts: dict[bool, dict[str, int]] = {True: {}, False: {}}
@@ -66,7 +94,15 @@ def _print_json(findings: _Findings, say: commands.Say) -> int:
         same[kind.name] = number
     total = sum(counts[True].values())
     told = {**counts[True], **counts[False]}
-    say(f'}}, "counts": {json.dumps(told)}, "clean": {json.dumps(not total)}}}')
+    say(f'}}, "counts": {json.dumps(told)}, "clean": {json.dumps(not total)},')
+    lowest = store.lowest_level(service_obj.COMPUTE_BINARY)
+    say(f'"service_level": {_LEVEL}, "lowest_level": {json.dumps(lowest)},')
+    say('"holding_back": [')
+    held = store.holding_back(service_obj.COMPUTE_BINARY, _LEVEL)
+    for position, (host, level) in enumerate(held):
+        line = json.dumps({"host": host, "level": level})
+        say(f"{',' if position else ''}{line}")
+    say("]}")
     return total
 
 

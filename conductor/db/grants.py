@@ -1,5 +1,6 @@
 """Grants: which process may serve a host, by incarnation and secret."""
 
+from collections.abc import Mapping
 import dataclasses
 import hashlib
 import hmac
@@ -132,6 +133,7 @@ class GrantStore:
         secret: str,
         expected: int | None,
         had: int | None = None,
+        version: int = 0,
     ) -> int:
         """Grant the next incarnation of a host to a process and return its number.
 
@@ -142,16 +144,22 @@ class GrantStore:
         :param expected: the incarnation that the decision was based on, see known
         :param had: the one as which the process serves already, which was forgotten;
             the new one is higher, and the verdict says that nobody has looked yet
+        :param version: the process's service level; 0: it didn't say
         :raises GrantConflict: another one is stored by now
         :raises InvalidInput: a value doesn't fit its column
         """
-        process: dict[str, str | None] = {
+        process: dict[str, str | int | None] = {
             "process_uuid": process_uuid,
             "secret_hash": _hash(secret),
             "boot_id": boot_id,
             "release": release,
+            "version": version,
         }
-        name: dict[str, str | None] = {"host": host, "binary": binary, "topic": topic}
+        name: dict[str, str | int | None] = {
+            "host": host,
+            "binary": binary,
+            "topic": topic,
+        }
         limits.check(_T, process | name)
 
         def work(connection: sa.Connection) -> int:
@@ -249,7 +257,7 @@ CONDITION = sa.exists().where(
 
 
 def _first_grant(
-    connection: sa.Connection, values: dict[str, str | None], had: int | None
+    connection: sa.Connection, values: dict[str, str | int | None], had: int | None
 ) -> int:
     """Insert the service as suspect: granted, and not seen in the group yet."""
     incarnation = (had or 0) + 1
@@ -285,14 +293,13 @@ def _note_verdict(
     connection: sa.Connection,
     verdict: dict[str, str],
     service_id: int,
-    about: dict[str, str | None],
+    about: Mapping[str, object],
     previous: str | None,
     incarnation: int,
 ) -> None:
     connection.execute(
         models.transitions.insert().values(
-            verdict
-            | about
+            {**verdict, **about}
             | {"service_id": service_id, "at": types.now(), "previous": previous}
             | {"incarnation": incarnation}
         )
@@ -308,7 +315,7 @@ def _state_columns(verdict: dict[str, str]) -> dict[str, object]:
 def _next_grant(
     connection: sa.Connection,
     found: rows.Stored,
-    process: dict[str, str | None],
+    process: dict[str, str | int | None],
     had: int | None,
 ) -> int:
     """Grant the locked service's next incarnation; its verdict is the leader's.

@@ -4,6 +4,7 @@ import sqlalchemy as sa
 
 from conductor.db import fleet
 from conductor.db import grants
+from conductor.db import levels
 from conductor.db import verdicts
 
 #: Name of the leader's lease.
@@ -17,8 +18,10 @@ Transition = verdicts.Transition
 Fleet = fleet.Fleet
 
 
-class LivenessStore(grants.GrantStore, verdicts.VerdictStore, fleet.FleetStore):
-    """Grants, the lease, verdicts and the fleet's rows.
+class LivenessStore(
+    grants.GrantStore, verdicts.VerdictStore, fleet.FleetStore, levels.LevelStore
+):
+    """Grants, the lease, verdicts, the fleet's rows and the levels that run.
 
     Any thread may call any method; each call is one transaction of its own. All
     raise DatabaseUnavailable and DatabaseBusy after their own retries.

@@ -52,6 +52,7 @@ services = sa.Table(
     sa.Column("process_uuid", sa.String(36), doc="the process that was granted"),
     sa.Column("boot_id", sa.String(64), doc="the boot that process runs in"),
     sa.Column("release", sa.String(64), doc="the release of that process"),
+    _count("version", "service level of the process that was granted; 0: legacy"),
     sa.Column("goodbye_at", types.UtcDateTime(), doc="when it said goodbye"),
     sa.Column("stalled_reason", sa.String(255), doc="why its loop stands still"),
     sa.Column("state", sa.String(16), doc="the verdict; written by the leader"),
@@ -61,7 +62,6 @@ services = sa.Table(
     sa.Column("state_evidence", sa.Text),
     sa.Column("state_actor", sa.String(255)),
     sa.Column("stream_version", sa.BigInteger),
-    _count("version", "the service level that its process runs; 0: it never said"),
 )
 
 compute_nodes = sa.Table(

@@ -20,8 +20,9 @@ _OWN_COLUMNS = frozenset(
     {
         "id", "created_at", "updated_at", "deleted_at", "deleted", "last_seen_up",
         "incarnation", "secret_hash", "process_uuid", "boot_id", "release",
-        "goodbye_at", "stalled_reason", "state", "state_incarnation", "state_since",
-        "state_cause", "state_evidence", "state_actor", "stream_version",
+        "version", "goodbye_at", "stalled_reason", "state", "state_incarnation",
+        "state_since", "state_cause", "state_evidence", "state_actor",
+        "stream_version",
     }
 )  # fmt: skip
 _SECRET = "secret_hash"  # noqa: S105  # a column's name
@@ -106,6 +107,9 @@ class ServiceStore:
     def service_update(self, service_id: int, values: store.Row) -> store.Row:
         """Change a live service, return the columns the store itself set.
 
+        A report count that rises is a beat of the db driver: when it came is noted
+        by the database's clock, then and at no other time.
+
         :raises ServiceNotFound: there is no live one with this id
         :raises ServiceExists: another live one has the new host and binary
         :raises InvalidInput: a value doesn't fit, or the uuid is among them
@@ -119,7 +123,7 @@ class ServiceStore:
         statement = (
             _T.update()
             .where(_T.c.id == service_id, models.live(_T))
-            .values({"deleted": 0, "stream_version": None} | own | writable)
+            .ordered_values(*_beat(writable), *(own | writable).items())
         )
         try:
             matched = retry.run(self._engine, lambda c: c.execute(statement).rowcount)
@@ -210,6 +214,20 @@ def _id_of(connection: sa.Connection, uuid: str) -> int | None:
     if found is None:  # unless it has got its uuid in between
         found = connection.execute(query).scalar()
     return found
+
+
+def _beat(writable: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return what the store sets besides, before the values: MySQL's SET reads on.
+
+    Beats of a fleet are no changes of it: they leave the difference stream alone.
+    """
+    own: dict[str, Any] = {"deleted": 0}
+    if writable.keys() - {"report_count"}:
+        own["stream_version"] = None
+    if writable.get("report_count") is not None:
+        rises = _T.c.report_count < writable["report_count"]
+        own["last_seen_up"] = sa.case((rises, types.now()), else_=_T.c.last_seen_up)
+    return list(own.items())
 
 
 def _writable(values: store.Row) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from conductor.db import retry
 from conductor.db import services
 from conductor.db import types
 from musterbook import errors
+from musterbook import names
 
 _L = models.leases
 _S = models.services
@@ -33,11 +34,16 @@ _EVIDENCE = 16_000
 
 @dataclasses.dataclass(frozen=True)
 class GrantedRow:
-    """What the verdict needs to know about one service."""
+    """What the verdict needs to know about one service.
+
+    :ivar incarnation: None: no agent of the host ever said hello
+    :ivar beat_at: of such a service, when it beat last, or was created if it never did
+    :ivar beat_age: seconds since then, by the database's clock
+    """
 
     service_id: int
     host: str
-    incarnation: int
+    incarnation: int | None
     said_goodbye: bool
     stalled: str | None
     forced_down: bool
@@ -45,6 +51,8 @@ class GrantedRow:
     state_cause: str | None
     state_incarnation: int | None
     state_evidence: str | None
+    beat_at: datetime.datetime | None = None
+    beat_age: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +61,7 @@ class Transition:
 
     :ivar previous: the state it was decided from; with previous_cause and
         previous_incarnation the whole verdict
-    :ivar incarnation: the granted one it was decided about
+    :ivar incarnation: the granted one it was decided about; None: there is none
     """
 
     service_id: int
@@ -65,7 +73,7 @@ class Transition:
     cause: str
     evidence: str | None
     actor: str
-    incarnation: int
+    incarnation: int | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,8 +185,16 @@ class VerdictStore:
 
     # -- verdicts ------------------------------------------------------------------
 
-    def granted(self, binary: str) -> list[GrantedRow]:
-        """Return the live services that ever had a grant, by id."""
+    def granted(self, binary: str, lately: float = 0.0) -> list[GrantedRow]:
+        """Return the live services that ever had a grant, by id, then legacy ones.
+
+        Those are who never said hello, and beat or were judged at some time. Who was
+        only taken over from Juno's shape isn't among them: nobody has seen it.
+
+        :param lately: also legacy ones that were created in the last so many seconds
+        """
+        never = _S.c.incarnation.is_(None)
+        beat = sa.func.coalesce(_S.c.last_seen_up, _S.c.created_at)
         query = (
             sa.select(
                 _S.c.id,
@@ -191,17 +207,31 @@ class VerdictStore:
                 _S.c.state_cause,
                 _S.c.state_incarnation,
                 _S.c.state_evidence,
+                sa.case((never, beat), else_=sa.null()),
+                sa.case((never, types.now()), else_=sa.null()),
             )
             .where(
-                _S.c.binary == binary, _S.c.incarnation.is_not(None), models.live(_S)
+                _S.c.binary == binary,
+                models.live(_S),
+                sa.or_(
+                    _S.c.incarnation.is_not(None),
+                    sa.and_(_S.c.host.is_not(None), _has_been_seen(lately)),
+                ),
             )
             .order_by(_S.c.id)
         )
         found = retry.read(self._engine, lambda c: c.execute(query).all())
-        return [
-            GrantedRow(i, host, number, bool(bye), stalled, bool(forced), *state)
-            for i, host, number, bye, stalled, forced, *state in found
-        ]
+        rows = [_granted_row(*row) for row in found]
+        granted = [row for row in rows if row.incarnation is not None]
+        if len(granted) == len(rows):
+            return granted
+        # A very old row may stand beside the one that was granted; see services.find.
+        taken = {names.fold(row.host) for row in granted}
+        for row in rows:
+            if row.incarnation is None and names.fold(row.host) not in taken:
+                taken.add(names.fold(row.host))
+                granted.append(row)
+        return granted
 
     def recent(self, binary: str, seconds: float) -> list[PastTransition]:
         """Return the transitions of so many last seconds, of live services, in order.
@@ -294,6 +324,44 @@ class VerdictStore:
             return True
 
         return retry.run(self._engine, work)
+
+
+def _has_been_seen(lately: float) -> sa.ColumnElement[bool]:
+    created = _S.c.created_at > types.later(-lately) if lately else sa.false()
+    return sa.or_(_S.c.last_seen_up.is_not(None), _S.c.state.is_not(None), created)
+
+
+def _granted_row(
+    service_id: int,
+    host: str,
+    incarnation: int | None,
+    said_goodbye: bool,
+    stalled: str | None,
+    forced_down: bool,
+    state: str | None,
+    cause: str | None,
+    state_incarnation: int | None,
+    evidence: str | None,
+    beat_at: datetime.datetime | None,
+    now: datetime.datetime | None,
+) -> GrantedRow:
+    age = None
+    if beat_at is not None and now is not None:
+        age = (now - beat_at).total_seconds()
+    return GrantedRow(
+        service_id,
+        host,
+        incarnation,
+        bool(said_goodbye),
+        stalled,
+        bool(forced_down),
+        state,
+        cause,
+        state_incarnation,
+        evidence,
+        beat_at,
+        age,
+    )
 
 
 def _holds(connection: sa.Connection, name: str, owner: str, term: int) -> bool:

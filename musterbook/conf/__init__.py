@@ -23,6 +23,7 @@ from musterbook.conf import compute
 from musterbook.conf import conductor
 from musterbook.conf import rpc
 from musterbook.conf import servicegroup
+from musterbook.conf import upgrade_levels
 
 Groups = list[tuple[str | None, list[cfg.Opt]]]
 PROJECT = "musterbook"
@@ -36,6 +37,7 @@ SECTIONS: tuple[types.ModuleType, ...] = (
     servicegroup,
     compute,
     conductor,
+    upgrade_levels,
 )
 
 
@@ -46,13 +48,27 @@ def list_opts() -> Groups:
 
 def list_conductor_opts() -> Groups:
     """Return what of ours a conductor reads, for its sample."""
-    return _merged([*base.GROUPS, *rpc.GROUPS, *servicegroup.GROUPS, *conductor.GROUPS])
+    return _merged(
+        [
+            *base.GROUPS,
+            *rpc.GROUPS,
+            *servicegroup.GROUPS,
+            *conductor.GROUPS,
+            *upgrade_levels.CONDUCTOR_GROUPS,
+        ]
+    )
 
 
 def list_compute_opts() -> Groups:
     """Return what of ours a compute agent reads, for its sample."""
     return _merged(
-        [*base.GROUPS, *rpc.GROUPS, (None, servicegroup.OPTS), *compute.GROUPS]
+        [
+            *base.GROUPS,
+            *rpc.GROUPS,
+            (None, servicegroup.OPTS),
+            *compute.GROUPS,
+            *upgrade_levels.CLIENT_GROUPS,
+        ]
     )
 
 

@@ -7,6 +7,7 @@ happens on either side becomes an error of ours too, without a traceback.
 """
 
 from musterbook.rpc.client import Client
+from musterbook.rpc.pin import Pin
 from musterbook.rpc.reach import wait_for_broker
 from musterbook.rpc.serializer import ContextSerializer
 from musterbook.rpc.server import exposed
@@ -22,6 +23,7 @@ __all__ = [
     "OPTS",
     "Client",
     "ContextSerializer",
+    "Pin",
     "Server",
     "Transport",
     "check",

@@ -10,6 +10,7 @@ import oslo_messaging
 from musterbook import context
 from musterbook import errors
 from musterbook.rpc import failure
+from musterbook.rpc import pin as rpc_pin
 from musterbook.rpc import transport as rpc_transport
 
 LOG = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class Client:
         lost while the answer was waited for, True when it was sent and not answered, or
         the broker says that nobody is there
     :param timeout: seconds a call waits for its answer; may be set anew at any time
+    :param pin: how new a version of the interface may be spoken; None: any
     """
 
     def __init__(
@@ -41,8 +43,10 @@ class Client:
         serializer: oslo_messaging.Serializer,
         unavailable: Callable[[str, float, bool], errors.MusterbookError],
         timeout: float,
+        pin: rpc_pin.Pin | None = None,
     ) -> None:
         self.timeout = timeout
+        self._pin = pin
         self._unavailable = unavailable
         self._client = oslo_messaging.get_rpc_client(
             transport,
@@ -58,22 +62,29 @@ class Client:
         *,
         server: str | None = None,
         timeout: float | None = None,
+        interface: str | None = None,
         **args: Any,
     ) -> Any:
         """Call a method and return its result.
 
         :param server: the one server to ask; None: any server of the topic
+        :param interface: lowest version of the RPC interface that has the method, or
+            takes these arguments; None: the client's
         :param timeout: seconds for this call instead of the client's
         :raises MusterbookError: what the method raised, as its own class; what
             ``unavailable`` makes when nobody answered or the server stops (whether the
             method ran is then unknown) or no such server exists; RemoteFailure when
             the other side failed unexpectedly; MethodNotRemotable or UnsupportedObject
-            when it doesn't serve this; InvalidInput for arguments that can't be sent
+            when it doesn't serve this; InvalidInput for arguments that can't be sent;
+            VersionPinned when the interface is newer than the pin, and nothing is sent
         """
         seconds = self.timeout if timeout is None else timeout
         options = {"timeout": seconds, "transport_options": _MUST_ARRIVE}
         if server is not None:
             options["server"] = server
+        if interface is not None:
+            self._check(method, interface)
+            options["version"] = interface
         return self._run("call", options, ctxt, method, args)
 
     def cast(
@@ -96,6 +107,12 @@ class Client:
         if server is not None:
             options["server"] = server
         self._run("cast", options, ctxt, method, args)
+
+    def _check(self, method: str, interface: str) -> None:
+        if self._pin is not None and not self._pin.allows(interface):
+            raise errors.VersionPinned(
+                what=method, needs=interface, speaks=self._pin.version()
+            )
 
     def _run(
         self,

@@ -116,11 +116,37 @@ STANDINGS = (
     Standing(
         Cause.NEVER_GRANTED,
         State.UNKNOWN,
-        "no agent of the host ever said hello",
-        "one is granted the host",
-        (Cause.NOT_YET_JOINED,),
+        "no agent of the host ever said hello, and no beat of a legacy one was seen",
+        "one is granted the host, or a legacy one beats",
+        (Cause.NOT_YET_JOINED, Cause.DB_BEAT),
+    ),
+    Standing(
+        Cause.DB_BEAT,
+        State.UP,
+        "a legacy agent's last beat is no older than service_down_time by the "
+        "database's clock",
+        "it is older; or an agent says hello",
+        (Cause.NO_DB_BEAT, Cause.NOT_YET_JOINED),
+    ),
+    Standing(
+        Cause.NO_DB_BEAT,
+        State.SUSPECT,
+        "a legacy agent's last beat is older than that",
+        "it beats; or the leader, too, has seen no beat for service_down_time, and "
+        "nobody answers",
+        (Cause.DB_BEAT, Cause.NO_DB_BEAT),
+    ),
+    Standing(
+        Cause.NO_DB_BEAT,
+        State.DOWN,
+        "the leader has looked for a beat for service_down_time in vain, and nobody "
+        "answers",
+        "it beats; or an agent says hello",
+        (Cause.DB_BEAT, Cause.NOT_YET_JOINED),
     ),
 )
+#: Of hosts that were never granted to anybody.
+LEGACY = frozenset({Cause.NEVER_GRANTED, Cause.DB_BEAT, Cause.NO_DB_BEAT})
 
 #: Causes of a freeze: the state is `unknown` with this cause, the verdict stands still.
 FREEZES = (
@@ -155,19 +181,27 @@ FREEZES = (
     ),
 )
 #: How a host begins.
-FIRST = (Cause.NOT_YET_JOINED, Cause.GRANT_FORGOTTEN, Cause.NEVER_GRANTED)
+FIRST = (
+    Cause.NOT_YET_JOINED,
+    Cause.GRANT_FORGOTTEN,
+    Cause.NEVER_GRANTED,
+    Cause.DB_BEAT,
+    Cause.NO_DB_BEAT,
+)
 
 
 def may_follow(before: Cause, after: Cause) -> bool:
     """Return whether one cause may come right after another, of one host.
 
     Nearly any may: while verdicts are frozen, a host may go any way. A host that was
-    granted never is one that wasn't.
+    granted never is one that wasn't, and a legacy one that has beaten has beaten.
     """
     if before is after:
         return False  # it is the same, or the same of another incarnation
-    if after is Cause.NEVER_GRANTED:
-        return False
+    if after in LEGACY:
+        return before is Cause.FORCED_DOWN or (
+            before in LEGACY and after is not Cause.NEVER_GRANTED
+        )
     if after is Cause.FLAPPING_RESET:
         return before is Cause.FLAPPING
     return (before, after) != (Cause.FLAPPING_RESET, Cause.FLAPPING)

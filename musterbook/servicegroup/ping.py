@@ -25,11 +25,14 @@ class Replies:
     :ivar unanswered: when it was asked last, if that question was put and ended
         without an answer. A host that answered since, that answered with an error,
         or that could not be asked isn't in here
+    :ivar not_asked: when it was last to be asked, and couldn't be or answered with
+        an error: nothing can be told from that
     """
 
     asked: Mapping[str, float]
     answered: Mapping[str, float]
     unanswered: Mapping[str, float]
+    not_asked: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def due(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import dataclasses
 
 from musterbook import errors
+from musterbook.servicegroup import beats
 from musterbook.servicegroup import flapping
 from musterbook.servicegroup import freeze
 from musterbook.servicegroup import ping
@@ -56,6 +57,7 @@ class Watch:
     def __init__(self, policy: verdict.Policy) -> None:
         self._policy = policy
         self._sights: dict[str, verdict.Sight] = {}
+        self._beats = beats.Beats()
         self._present: frozenset[str] = frozenset()
         self._vanished: dict[str, float] = {}
         self._outage: freeze.Outage | None = None
@@ -98,6 +100,7 @@ class Watch:
         self._forget(granted)
         self._mind_flaps(granted, now)
         answered = replies.answered
+        self._look_at_beats(granted, now)
         members = self._readable(poll, granted, answered, now)
         if members is not None:
             self._look(members, granted, now)
@@ -151,6 +154,13 @@ class Watch:
                 for host in self._outage.awaited - self._sights.keys()
                 if host not in granted or not granted[host].stored(verdict.State.UP)
             )
+        # A legacy host that has said hello is another's to judge.
+        lost = set(self._vanished).union(*(loss.lost for loss in self._losses.values()))
+        gone.update(
+            host
+            for host in lost - self._sights.keys()
+            if host not in granted or granted[host].incarnation is not None
+        )
         if not gone:
             return
         self._present -= gone
@@ -358,6 +368,16 @@ class Watch:
         else:
             sight.silent_from += gap
 
+    def _look_at_beats(
+        self, granted: Mapping[str, verdict.Granted], now: float
+    ) -> None:
+        """Take in the beats of legacy hosts, which the group has nothing to do with."""
+        late = self._beats.look(granted, now, self._policy)
+        if self._outage is not None:
+            # Counted as lost when the outage ends: nobody is judged before.
+            late |= {h for h in self._vanished if granted[h].incarnation is None}
+        self._vanished.update(dict.fromkeys(late, now))
+
     # -- zones: have too many vanished at once -----------------------------------
 
     def _weigh_losses(
@@ -370,11 +390,13 @@ class Watch:
         self._vanished = {
             host: when
             for host, when in self._vanished.items()
-            if now - when <= window and host not in self._present
+            if now - when <= window and host not in self._present | self._beats.beating
         }
         if not self._vanished and not self._losses:
             return
-        present = collections.Counter(granted[h].zone for h in self._present)
+        present = collections.Counter(
+            granted[h].zone for h in self._present | self._beats.beating
+        )
         vanished: dict[str, set[str]] = {}
         for host in self._vanished:
             vanished.setdefault(granted[host].zone, set()).add(host)
@@ -408,8 +430,9 @@ class Watch:
         answered: Mapping[str, float],
         now: float,
     ) -> None:
-        if loss.lost & self._present:
-            loss.lost -= self._present
+        returned = loss.lost & (self._present | self._beats.beating)
+        if returned:
+            loss.lost -= returned
             loss.returned_at = now
         if (
             zone in self._released
@@ -443,10 +466,16 @@ class Watch:
                 if words is not None:
                     verdicts[host] = words
                 continue
-            sight = self._sights.get(host)
             heard = verdict.Heard(
-                replies.answered.get(host), replies.unanswered.get(host)
+                replies.answered.get(host),
+                replies.unanswered.get(host),
+                replies.not_asked.get(host),
             )
+            if g.incarnation is None:
+                since = self._beats.watched_from(host, now)
+                verdicts[host] = verdict.judge_beat(g, since, heard, now, self._policy)
+                continue
+            sight = self._sights.get(host)
             hold = self._flaps.hold(host, now)
             said = verdict.judge(g, sight, heard, now, self._policy, hold)
             if sight is not None and sight.missing_since is not None:
@@ -478,8 +507,10 @@ class Watch:
             if sight.missing_since is not None
             and verdict.judge_words(granted[host]) is None
         }
-        hosts = set(missing)
+        late = {h for h in self._beats.late() if not granted[h].forced_down}
+        hosts = set(missing) | late
         if self._losses:
             hosts |= ping.controls(self._present, now, every)
         down = frozenset(host for host, sight in missing.items() if sight.down)
+        down |= {host for host in late if granted[host].stored(verdict.State.DOWN)}
         return ping.due(hosts, down, asked, now, every)

@@ -10,13 +10,20 @@ clock. The state machine, and what ends each state:
   meaning that it was asked and didn't answer
 * ``down``: forced, said goodbye, or silent; a silent one ends in ``up`` when it
   is seen, in ``suspect`` when it answers
-* ``unknown``: no incarnation was ever granted; or it was granted anew to a process
-  that serves all the while, because the database had forgotten it, and it had no time
-  yet to join under its new name (and, by those who read verdicts,
+* ``unknown``: no incarnation was ever granted, and no beat seen; or it was granted
+  anew to a process that serves all the while, because the database had forgotten it,
+  and it had no time yet to join under its new name (and, by those who read verdicts,
   everything that is frozen)
+
+A legacy agent never says hello and isn't in the group: it beats through the conductor,
+which notes when (the db driver's way). Its host is ``up`` as long as the last beat is
+no older than service_down_time by the database's clock. Then it is ``suspect`` until
+the observer, too, has seen no beat for that long and knows that nobody answers there.
+From its first hello on the host is judged as above.
 """
 
 import dataclasses
+import datetime
 import enum
 
 from oslo_config import cfg
@@ -47,6 +54,8 @@ class Cause(enum.StrEnum):
     SILENT = "silent"
     FORCED_DOWN = "forced-down"
     NEVER_GRANTED = "never-granted"
+    DB_BEAT = "db-beat"
+    NO_DB_BEAT = "no-db-beat"
     GRANT_FORGOTTEN = "grant-forgotten"
     GROUP_UNREACHABLE = "group-unreachable"
     GROUP_VANISHED = "group-vanished"
@@ -96,6 +105,16 @@ class Policy:
         """
         return self.member_timeout * (1 + 2 / 3)
 
+    @property
+    def beat_late(self) -> float:
+        """Age in seconds of a legacy host's last beat from which it is watched.
+
+        Before it is too old: so that the host has been asked over RPC by then, and a
+        mass loss been noticed.
+        """
+        down = self.service_down_time
+        return max(down - self.member_timeout, 0.75 * down)
+
     def is_mass_loss(self, lost: int, present: int) -> bool:
         """Return whether so many hosts of a zone can't have died one by one."""
         return lost >= self.mass_loss_minimum and lost > self.mass_loss_threshold * (
@@ -125,6 +144,19 @@ class Verdict:
 
 
 @dataclasses.dataclass(frozen=True)
+class Beat:
+    """The last beat of a host that never said hello, or its registration.
+
+    :ivar at: when it came; compared only for being another than before
+    :ivar age: seconds since, both ends by the database's clock; negative if that
+        was set back
+    """
+
+    at: datetime.datetime
+    age: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Granted:
     """What is stored about a host, the ground of every verdict.
 
@@ -135,6 +167,7 @@ class Granted:
     :ivar forced_down: by an operator
     :ivar previous: the stored verdict
     :ivar zone: within which a mass loss is judged
+    :ivar beat: of a host to which none was granted; None: it never beat
     """
 
     host: str
@@ -144,6 +177,7 @@ class Granted:
     forced_down: bool
     previous: Verdict | None
     zone: str = "nova"
+    beat: Beat | None = None
 
     @property
     def member(self) -> str:
@@ -193,10 +227,13 @@ class Heard:
     :ivar answered: when it last answered, None if it never did
     :ivar unanswered: when it was asked last, if nobody answered; None when it was
         never asked, answered, or could not be asked
+    :ivar not_asked: when that was last to be done, and nobody could tell whether
+        anybody is there
     """
 
     answered: float | None = None
     unanswered: float | None = None
+    not_asked: float | None = None
 
 
 def has_expired(state: State, cause: Cause) -> bool:
@@ -282,6 +319,55 @@ def judge(
     if sight.missing_since is None:
         return _present(granted, sight, hold)
     return _missing(granted, sight, sight.missing_since, heard, now, policy)
+
+
+def judge_beat(
+    granted: Granted,
+    watched_from: float,
+    heard: Heard,
+    now: float,
+    policy: Policy,
+) -> Verdict:
+    """Return the verdict of a host to which no incarnation was ever granted.
+
+    :param watched_from: since when the observer has looked for a newer beat and found
+        none, without a gap
+    :param heard: what came of asking the host over RPC
+    """
+    words = judge_words(granted)
+    if words is not None:
+        return words
+    beat = granted.beat
+    if beat is None:
+        return Verdict(
+            State.UNKNOWN,
+            Cause.NEVER_GRANTED,
+            None,
+            "no agent of this host was ever granted an incarnation",
+        )
+    if abs(beat.age) <= policy.service_down_time:
+        return Verdict(
+            State.UP,
+            Cause.DB_BEAT,
+            None,
+            f"{granted.host} beat {beat.age:.0f} s ago, by the database's clock",
+        )
+    # No beat can have come while nobody could be reached.
+    silent_from = max(watched_from, heard.not_asked or watched_from)
+    asked = heard.unanswered is not None and heard.unanswered >= silent_from
+    silent = asked and now - silent_from >= policy.service_down_time
+    was_down = (
+        granted.stored(State.DOWN)
+        and granted.previous is not None
+        and granted.previous.cause is Cause.NO_DB_BEAT
+    )
+    return Verdict(
+        State.DOWN if silent or was_down else State.SUSPECT,
+        Cause.NO_DB_BEAT,
+        None,
+        f"the last beat of {granted.host} came {beat.age:.0f} s ago by the database's "
+        f"clock, looked for a newer one for {now - silent_from:.0f} s",
+    )
 
 
 def _present(granted: Granted, sight: Sight, hold: flapping.Hold | None) -> Verdict:

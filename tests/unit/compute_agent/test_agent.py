@@ -25,6 +25,7 @@ from musterbook import conf as conf_module
 from musterbook import context
 from musterbook import daemon
 from musterbook import errors
+from musterbook import levels
 from musterbook import rpc
 from musterbook.servicegroup import driver as group_driver
 from musterbook.servicegroup import traits
@@ -101,7 +102,8 @@ class World:
                 "file", str(self.folder / f"{host}.json"), "inventory_fake"
             )
             for name, value in values.items():
-                conf.set_override(name, value)
+                group, _, option = name.rpartition("/")
+                conf.set_override(option, value, group or None)
 
         return conf_module.load(
             [],
@@ -431,3 +433,17 @@ def test_calls_of_audits_have_a_short_limit_of_their_own(
     conf = world.conf("web1", rpc_response_timeout=configured)
     carrier = agent_main.carrier(conf, world.transport)
     assert carrier._client.timeout == limit
+
+
+@pytest.mark.parametrize(
+    ("pin", "level"),
+    [(None, levels.SERVICE_LEVEL), ("1.0", 0), ("auto", levels.SERVICE_LEVEL)],
+)
+def test_the_service_level_is_told_unless_a_pin_forbids_it(
+    world: World, pin: str | None, level: int
+) -> None:
+    world.serve()
+    world.write("web1")
+    values: dict[str, Any] = {"upgrade_levels/conductor": pin}
+    world.agent("web1", **values).start()
+    assert world.records.lowest_level(service_obj.COMPUTE_BINARY) == level

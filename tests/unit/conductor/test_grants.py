@@ -24,7 +24,13 @@ class Records:
     def known(self, host: str, binary: str) -> liveness.KnownService | None:
         return self.service
 
-    def grant(self, *args: Any, expected: int | None, had: int | None) -> int:
+    def grant(
+        self,
+        *args: Any,
+        expected: int | None,
+        had: int | None,
+        version: int = 0,
+    ) -> int:
         if self.races:
             self.races -= 1
             raise liveness.GrantConflict

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Iterator
 import dataclasses
+import itertools
 import pathlib
 import socket
 import threading
@@ -17,6 +18,7 @@ from conductor import pings
 from conductor.db import engine as db_engine
 from conductor.db import liveness
 from conductor.db import migration
+from conductor.db import store as db_store
 from musterbook import errors
 from musterbook.servicegroup import driver as group_driver
 from musterbook.servicegroup import tooz_driver
@@ -184,6 +186,53 @@ def test_nobody_is_down_while_the_leader_has_lost_the_broker(world: World) -> No
     assert world.states()["web1"] == ("suspect", "vanished")
     world.broker_lost = False
     world.wait("web1", "down", "silent")
+
+
+def register(world: World, host: str) -> Callable[[], None]:
+    """Make a legacy agent's service; return what beats for it, once."""
+    store = db_store.DatabaseStore(world.engine)
+    values = {"host": host, "binary": "nova-compute", "topic": "compute"}
+    service = store.service_create(values | {"report_count": 0})["id"]
+    counts = itertools.count(1)
+
+    def beat() -> None:
+        store.service_update(service, {"report_count": next(counts)})
+
+    return beat
+
+
+def legacy_state(world: World, host: str) -> tuple[str | None, str | None]:
+    store = db_store.DatabaseStore(world.engine)
+    row = store.service_get_by_host_and_binary(host, "nova-compute")
+    return row["state"], row["state_cause"]
+
+
+def test_a_legacy_host_is_judged_by_its_beats(world: World) -> None:
+    beat = register(world, "old1")
+    world.lead()
+    polls = world.group.polls
+
+    def beaten_for_long() -> bool:
+        beat()
+        return world.group.polls > polls + 100  # longer than service_down_time
+
+    util.wait_until(beaten_for_long)
+    assert world.history() == [("old1", "up")]
+    world.broker_lost = True
+    util.wait_until(lambda: legacy_state(world, "old1") == ("suspect", "no-db-beat"))
+    world.broker_lost = False
+    util.wait_until(lambda: legacy_state(world, "old1") == ("down", "no-db-beat"))
+    beat()
+    util.wait_until(lambda: legacy_state(world, "old1") == ("up", "db-beat"))
+    # From its first hello on, beats count for nothing.
+    member = world.hello("old1")
+    world.wait("old1", "suspect", "not-yet-joined")
+    beat()
+    world.group.members.add(member)
+    world.wait("old1", "up", "in-group")
+    assert [state for _, state in world.history()] == [
+        "up", "suspect", "down", "up", "suspect", "up",
+    ]  # fmt: skip
 
 
 def test_a_goodbye_is_down_at_once(world: World) -> None:

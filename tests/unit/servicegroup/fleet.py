@@ -42,6 +42,7 @@ class Fleet:
         self.answered: dict[str, float] = {}
         self.unanswered: dict[str, float] = {}
         self.asked: dict[str, float] = {}
+        self.not_asked: dict[str, float] = {}
         self.history: list[tuple[float, str, str, str]] = []
         self.watch = roster.Watch(POLICY)
         self.last = roster.Decision({}, {}, ())
@@ -60,7 +61,7 @@ class Fleet:
     def new_leader(self) -> None:
         self.watch = roster.Watch(POLICY)
         self.watch.recall(self.past())
-        self.answered, self.unanswered, self.asked = {}, {}, {}
+        self.answered, self.unanswered, self.asked, self.not_asked = {}, {}, {}, {}
 
     def past(self) -> list[roster.Past]:
         """Return what a leader finds of the last 20 minutes."""
@@ -97,7 +98,9 @@ class Fleet:
 
     def step(self, seconds: float = 1.0) -> roster.Decision:
         self.now += seconds
-        replies = ping.Replies(self.asked, self.answered, self.unanswered)
+        replies = ping.Replies(
+            self.asked, self.answered, self.unanswered, self.not_asked
+        )
         self.last = self.watch.step(self.poll(), self.granted, replies, self.now)
         for host in self.last.to_ping:
             self.ask(host)
@@ -114,6 +117,8 @@ class Fleet:
             self.answered[host] = self.now
         elif self.pings_leave:
             self.unanswered[host] = self.now
+        else:
+            self.not_asked[host] = self.now
 
     def run(self, seconds: int) -> roster.Decision:
         for _ in range(seconds):

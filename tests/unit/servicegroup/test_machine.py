@@ -1,5 +1,6 @@
 """The state machine as it is written down, against what comes of the verdict."""
 
+import itertools
 from typing import Any
 
 import hypothesis
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from musterbook.servicegroup import machine
 from musterbook.servicegroup import verdict
+from tests.unit.servicegroup import test_beats
 from tests.unit.servicegroup import walk
 
 #: Lives that together show all but the rarest steps; found by trying 4,000 of them.
@@ -25,8 +27,6 @@ RARE: tuple[tuple[int, list[tuple[str, int]]], ...] = (
     (2, [("flap", 0), ("lose-group", 0), ("reset", 45), ("release", 1)]),
     (8, [("goodbye", 1), ("restart", 0), ("all-leave", 320)]),
 )
-#: Of an agent that says hello; no host that was granted loses its grant.
-NEVER_GRANTED = verdict.Cause.NEVER_GRANTED
 #: Causes of freezes, which are no verdicts.
 _FROZEN = {cause for cause, *_ in machine.FREEZES}
 
@@ -64,7 +64,8 @@ def test_all_that_is_in_it_happens() -> None:
         seen |= walk.live(walk.script(seed))
     for hosts, script in RARE:
         seen |= walk.live(script, hosts)
-    causes = [s.cause for s in machine.STANDINGS if s.cause is not NEVER_GRANTED]
+    # Of agents that say hello; no host that was granted loses its grant.
+    causes = [s.cause for s in machine.STANDINGS if s.cause not in machine.LEGACY]
     possible = {
         (before, after)
         for before in causes
@@ -73,6 +74,26 @@ def test_all_that_is_in_it_happens() -> None:
     }
     assert possible - seen == set()
     assert {step for step in seen if step[0] is not None} - possible == set()
+
+
+def test_a_legacy_host_goes_by_it() -> None:
+    fleet = test_beats.LegacyFleet(3)
+    fleet.run(20)
+    fleet.silent.add("h01")
+    fleet.run(80)
+    fleet.change("h01", forced_down=True)
+    fleet.run(5)
+    fleet.change("h01", forced_down=False)
+    fleet.run(5)
+    fleet.silent.clear()
+    fleet.run(30)
+    steps = fleet.states("h01")
+    assert len(steps) > 4
+    known = {(s.state.value, s.cause.value) for s in machine.STANDINGS}
+    assert set(steps) <= known
+    for before, after in itertools.pairwise(steps):
+        causes = verdict.Cause(before[1]), verdict.Cause(after[1])
+        assert causes[0] is causes[1] or machine.may_follow(*causes)
 
 
 def test_a_state_is_that_of_its_cause() -> None:

@@ -1,0 +1,34 @@
+"""The service level stands for versions that are the code's own."""
+
+import pytest
+
+from compute_agent import rpcapi as compute_rpcapi
+from conductor import rpcapi as conductor_rpcapi
+from musterbook import levels
+from objects import base
+
+
+def test_the_newest_level_is_what_this_code_speaks() -> None:
+    """Raise SERVICE_LEVEL with each version: its history is what pins go by."""
+    newest = levels.HISTORY[levels.SERVICE_LEVEL]
+    assert len(levels.HISTORY) == levels.SERVICE_LEVEL + 1
+    assert newest.conductor == conductor_rpcapi.VERSION
+    assert newest.compute == compute_rpcapi.VERSION
+    ours = {
+        name: classes[0].VERSION
+        for name, classes in base.VersionedObjectRegistry.obj_classes().items()
+        if issubclass(classes[0], base.MusterObject)
+    }
+    assert newest.objects == ours
+
+
+@pytest.mark.parametrize(("level", "conductor"), [(0, "1.0"), (1, "1.1"), (99, "1.1")])
+def test_what_a_level_speaks(level: int, conductor: str) -> None:
+    assert levels.of(level).conductor == conductor
+
+
+def test_objects_of_a_pin() -> None:
+    assert levels.objects_with("1.0")["Service"] == "1.1"
+    assert levels.objects_with("1.1")["Service"] == "1.2"
+    assert levels.conductor_versions() == ["1.0", "1.1"]
+    assert levels.compute_versions() == ["1.0"]
