@@ -67,6 +67,31 @@ _BY_HOST = (
     .union_all(_LEGACY_OF_HOST)
 )
 
+_NODE_NAMES = tuple(column.name for column in _T.c)
+#: What an object of the service holds.
+_SERVICE_COLUMNS = [c for c in _SERVICE.c if c.name in service_obj.Service.fields]
+_SERVICE_NAMES = tuple(column.name for column in _SERVICE_COLUMNS)
+_NODES_AND_SERVICES = (
+    sa.select(
+        *_DERIVED,
+        _SERVICE.c.id,
+        types.as_json(*_SERVICE_COLUMNS),
+        OWNER.c.id,
+    )
+    .select_from(
+        _T.outerjoin(OWNER, IS_OWNER).outerjoin(
+            _SERVICE,
+            sa.and_(
+                types.same_name(_SERVICE.c.host, _T.c.host),
+                _SERVICE.c.binary == service_obj.COMPUTE_BINARY,
+                models.live(_SERVICE),
+            ),
+        )
+    )
+    .where(models.live(_T))
+    .order_by(_T.c.id)
+)
+
 
 class NodeReader:
     """Reads compute nodes; any thread may call any method."""
@@ -161,7 +186,7 @@ class NodeReader:
                 if connection.execute(at).first() is None:
                     raise errors.MarkerNotFound(marker=marker)
                 query = query.where(_T.c.id > marker)
-            return [rows.node(row) for row in connection.execute(query).mappings()]
+            return list[store.Row](rows.nodes(connection.execute(query)))
 
         return retry.read(self._engine, work)
 
@@ -192,7 +217,7 @@ class NodeReader:
     def _list(self, query: Any, **parameters: Any) -> list[store.Row]:
         return retry.read(
             self._engine,
-            lambda c: [rows.node(r) for r in c.execute(query, parameters).mappings()],
+            lambda c: list[store.Row](rows.nodes(c.execute(query, parameters))),
         )
 
 
@@ -234,40 +259,27 @@ def _with_service(connection: sa.Connection) -> list[store.Row]:
     The owners of rows of Juno's shape are fetched apart while there are such rows;
     joined in, each row would carry the columns of a second service for ever.
     """
-    columns = [c for c in _SERVICE.c if c.name != "secret_hash"]
-    query = (
-        sa.select(*_DERIVED, OWNER.c.id, *columns)
-        .select_from(
-            _T.outerjoin(OWNER, IS_OWNER).outerjoin(
-                _SERVICE,
-                sa.and_(
-                    types.same_name(_SERVICE.c.host, _T.c.host),
-                    _SERVICE.c.binary == service_obj.COMPUTE_BINARY,
-                    models.live(_SERVICE),
-                ),
-            )
-        )
-        .where(models.live(_T))
-        .order_by(_T.c.id, _SERVICE.c.id)
-    )
-    node_names = [c.name for c in _T.c]
-    service_names = [c.name for c in columns]
-    width = len(node_names)
     found: dict[int, dict[str, Any]] = {}
     owners: dict[int, int] = {}
-    id_at = service_names.index("id")
-    for values in connection.execute(query):
-        node = rows.node(dict(zip(node_names, values[:width], strict=True)))
-        right = values[width + 1 :]
+    services_of: dict[int, int] = {}
+    for *stored, service_id, service, owner_id in connection.execute(
+        _NODES_AND_SERVICES
+    ):
+        node = dict(zip(_NODE_NAMES, stored, strict=True))
+        node_id = node["id"]
+        # A second service of the host can only be a very old row, and the oldest
+        # counts; see services.find. Put in order by the server they'd all be sorted.
+        if node_id in found and service_id > services_of[node_id]:
+            continue
+        services_of[node_id] = service_id
+        if owner_id is not None:
+            owners[node_id] = owner_id
         node["service"] = (
-            rows.service(dict(zip(service_names, right, strict=True)))
-            if right[id_at] is not None
+            rows.ServiceText(_SERVICE_NAMES, service)
+            if service_id is not None
             else None
         )
-        if values[width] is not None:
-            owners[node["id"]] = values[width]
-        # A second service of the host can only be a very old row; see services.find.
-        found.setdefault(node["id"], node)
+        found[node_id] = rows.made_node(node)
     _add_owners(connection, found, owners)
     return list(found.values())
 
