@@ -9,6 +9,8 @@ method would send the call to itself.
 
 from collections.abc import Callable
 from collections.abc import Mapping
+import datetime
+import functools
 from typing import Any
 from typing import NoReturn
 from typing import Self
@@ -17,6 +19,7 @@ from typing import TypeVar
 from oslo_utils import versionutils
 from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import exception as ovo_exception
+from oslo_versionedobjects import fields as ovo_fields
 
 from musterbook import errors
 from musterbook.context import Grant
@@ -25,6 +28,17 @@ from musterbook.context import RequestContext
 _Object = TypeVar("_Object", bound=type["MusterObject"])
 _INSTANCE_METHODS: dict[tuple[str, str], Callable[..., Any]] = {}
 _CLASS_METHODS: dict[tuple[str, str], Callable[..., Any]] = {}
+#: The values that a field takes, and puts into a primitive, as they are.
+_PLAIN_TYPES: dict[type, type] = {
+    ovo_fields.BooleanField: bool,
+    ovo_fields.DateTimeField: datetime.datetime,
+    ovo_fields.FloatField: float,
+    ovo_fields.IntegerField: int,
+    ovo_fields.StringField: str,
+    ovo_fields.UUIDField: str,
+}
+#: Of values that are their own primitives, whatever their field.
+_JSON_TYPES = frozenset({bool, float, int, str, type(None)})
 
 
 class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
@@ -73,12 +87,12 @@ class MusterObject(ovo_base.VersionedObject):
 
     def obj_set_fields(self) -> list[str]:
         """Return the names of the fields that have a value, in their order."""
-        held = vars(self)
+        held = self._obj_held()
         return [name for name in self.fields if f"_obj_{name}" in held]
 
     def obj_values(self) -> dict[str, Any]:
         """Return the values of the fields that have one, by name."""
-        held = vars(self)
+        held = self._obj_held()
         return {n: held[f"_obj_{n}"] for n in self.fields if f"_obj_{n}" in held}
 
     def obj_for_call(self) -> Self:
@@ -96,13 +110,72 @@ class MusterObject(ovo_base.VersionedObject):
         return slim
 
     def obj_fill(self, context: Any, row: Mapping[str, Any]) -> Self:
-        """Set the fields that the row holds, as unchanged; return self."""
+        """Set the fields that the row holds, as unchanged; return self.
+
+        What a field takes as it is is put where the field is kept: a setter takes
+        ten times as long, and lists are long. All else goes through the setters.
+
+        :param row: as the store port describes it: its instants are aware
+        :raises ValueError: a value is none that its field may have
+        """
+        held = vars(self)
+        own: Any = type(self)  # mypy 2.4 takes type[Self] for not hashable
+        plain = _plain_fields(own)
         for name, value in row.items():
-            if name in self.fields:
-                setattr(self, name, value)
+            place, kinds = plain.get(name, _NOT_PLAIN)
+            if type(value) in kinds and place not in held:
+                held[place] = value
+            elif name in self.fields:
+                self._obj_take(name, value)
         self._context = context
-        self.obj_reset_changes(list(row))
+        self._changed_fields.difference_update(row)
         return self
+
+    def _obj_take(self, name: str, value: Any) -> None:
+        """Set a field to what a row holds for it."""
+        setattr(self, name, value)
+
+    def _obj_held(self) -> dict[str, Any]:
+        """Return what is kept, a field's value under _obj_ and its name."""
+        return vars(self)
+
+    def obj_to_primitive(
+        self,
+        target_version: str | None = None,
+        version_manifest: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Return the object as JSON values, in an older version if asked.
+
+        Does what the library's version does, in a third of its time: numbers and texts
+        are primitives already, and most fields hold one.
+
+        :raises InvalidTargetVersion: the version is newer than the object
+        """
+        target = target_version or self.VERSION
+        if target != self.VERSION:
+            wanted, own = map(
+                versionutils.convert_version_to_tuple, (target, self.VERSION)
+            )
+            if wanted > own:
+                raise ovo_exception.InvalidTargetVersion(version=target)
+        data = {
+            name: value
+            if type(value) in _JSON_TYPES
+            else self.fields[name].to_primitive(self, name, value)
+            for name, value in self.obj_values().items()
+        }
+        if target != self.VERSION or version_manifest:
+            self.obj_make_compatible_from_manifest(data, target, version_manifest)
+        primitive: dict[str, Any] = {
+            self._obj_primitive_key("name"): self.obj_name(),
+            self._obj_primitive_key("namespace"): self.OBJ_PROJECT_NAMESPACE,
+            self._obj_primitive_key("version"): target,
+            self._obj_primitive_key("data"): data,
+        }
+        changes = [name for name in self.obj_what_changed() if name in data]
+        if changes:
+            primitive[self._obj_primitive_key("changes")] = changes
+        return primitive
 
     def obj_grant(self) -> Grant | None:
         """Return the grant of the agent that asks; None if it is none that does."""
@@ -123,6 +196,24 @@ class MusterObject(ovo_base.VersionedObject):
         raise ovo_exception.ObjectActionError(
             action="obj_load_attr", reason=f"{self.obj_name()}.{attrname} is not set"
         )
+
+
+#: Of a field that is always set by its setter.
+_NOT_PLAIN: tuple[str, frozenset[type]] = ("", frozenset())
+
+
+@functools.cache
+def _plain_fields(
+    objclass: type[ovo_base.VersionedObject],
+) -> dict[str, tuple[str, frozenset[type]]]:
+    """Return where fields are kept, and the types of which they take any value."""
+    found = {}
+    for name, field in objclass.fields.items():
+        kind = _PLAIN_TYPES.get(type(field))
+        if kind is not None:
+            kinds = {kind, type(None)} if field.nullable else {kind}
+            found[name] = f"_obj_{name}", frozenset(kinds)
+    return found
 
 
 class ObjectSerializer(ovo_base.VersionedObjectSerializer):

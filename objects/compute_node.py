@@ -99,6 +99,9 @@ class ComputeNode(base.MusterObject):
         "service": fields.ObjectField("Service", nullable=True),
     }
 
+    #: Of the service that came with a list and wasn't read yet.
+    _service_row: Mapping[str, Any] | None = None
+
     def obj_make_compatible(
         self, primitive: dict[str, Any], target_version: str
     ) -> None:
@@ -115,32 +118,47 @@ class ComputeNode(base.MusterObject):
             primitive["service_id"] = -1
 
     def obj_load_attr(self, attrname: str) -> None:
-        """Look the service up by host; other fields aren't fetched behind one's back.
+        """Make the service of what came with a list, or look it up by host.
+
+        Other fields aren't fetched behind one's back.
 
         :raises ServiceNotFound: the host has no compute service
         """
         if attrname != "service":
             super().obj_load_attr(attrname)
             return
-        found = (
-            service_obj.Service.get_by_host_and_binary(
+        row, found = self._service_row, None
+        if row is not None:
+            found = service_obj.Service().obj_fill(self._context, row)
+        elif self.host is not None:
+            found = service_obj.Service.get_by_host_and_binary(
                 self._context, self.host, service_obj.COMPUTE_BINARY
             )
-            if self.host is not None
-            else None
-        )
         self.service = found
         self.obj_reset_changes(["service"])
+        self._service_row = None
+
+    def obj_attr_is_set(self, attrname: str) -> bool:
+        """Return whether the field has a value, or had one that wasn't read yet."""
+        return (
+            attrname == "service" and self._service_row is not None
+        ) or super().obj_attr_is_set(attrname)
+
+    def _obj_take(self, name: str, value: Any) -> None:
+        if name == "service" and value is not None:
+            self._service_row = value
+        else:
+            super()._obj_take(name, value)
+
+    def _obj_held(self) -> dict[str, Any]:
+        held = super()._obj_held()
+        if self._service_row is not None and "_obj_service" not in held:
+            self.obj_load_attr("service")
+        return held
 
     @classmethod
     def _from_row(cls, context: RequestContext, row: Mapping[str, Any]) -> Self:
-        node = cls()
-        service_row = row.get("service")
-        if service_row is not None:
-            service = service_obj.Service().obj_fill(context, service_row)
-            row = {**row, "service": service}
-        node.obj_fill(context, row)
-        return node
+        return cls().obj_fill(context, row)
 
     @classmethod
     @ovo_base.remotable

@@ -6,6 +6,7 @@ ROLLBACK is needed even by a single SELECT, and SQLAlchemy sends a ROLLBACK when
 connection goes back to the pool.
 """
 
+import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,9 +20,27 @@ def connect_by_ours(engine: sa.Engine) -> None:
     """
     made = _connection_class(engine.dialect.loaded_dbapi)
 
+    driver: Any = engine.dialect.loaded_dbapi
+    kinds = driver.constants.FIELD_TYPE
+    conversions = {**driver.converters.conversions}
+    conversions[kinds.DATETIME] = conversions[kinds.TIMESTAMP] = _instant
+
     @event.listens_for(engine, "do_connect")
     def _connect(dialect: Any, record: Any, args: Any, parameters: Any) -> Any:
-        return made(*args, **{**parameters, "autocommit": True})
+        ours = {"autocommit": True, "conv": conversions}
+        return made(*args, **{**parameters, **ours})
+
+
+def _instant(text: str) -> datetime.datetime | str:
+    """Return a stored instant; as text if there is no such date ('0000-00-00').
+
+    As PyMySQL's own function, which takes apart each with a regular expression: ten
+    times as long, a tenth of the time that a long list takes.
+    """
+    try:
+        return datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return text
 
 
 def _connection_class(driver: Any) -> Any:

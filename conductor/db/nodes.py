@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from conductor.db import leftovers
 from conductor.db import limits
 from conductor.db import models
 from conductor.db import retry
@@ -58,13 +59,46 @@ _LEGACY_BY_IDENTITY = _LEGACY_OF_HOST.where(
 )
 #: Of either shape, as of one instant: between two statements a row may change it.
 _OF_EITHER_SHAPE = _BY_IDENTITY.union_all(_LEGACY_BY_IDENTITY)
-_BY_HOST = (
-    sa.select(_T)
+_BY_HOST = sa.select(_T).where(
+    types.same_name(_T.c.host, sa.bindparam("host", type_=sa.String())),
+    _T.c.deleted == 0,
+)
+_BY_HOST_OF_EITHER_SHAPE = _BY_HOST.union_all(_LEGACY_OF_HOST)
+#: Of any host. Folded, as PostgreSQL's index has it.
+_LEGACY = (
+    sa.select(_T.c.id)
+    .select_from(_T.join(OWNER, OWNER.c.id == _T.c.service_id))
     .where(
-        types.same_name(_T.c.host, sa.bindparam("host", type_=sa.String())),
-        _T.c.deleted == 0,
+        types.folded(_T.c.host).is_(None),
+        OWNER.c.host.is_not(None),
+        models.live(OWNER),
+        models.live(_T),
     )
-    .union_all(_LEGACY_OF_HOST)
+)
+
+_NODE_NAMES = tuple(column.name for column in _T.c)
+#: What an object of the service holds.
+_SERVICE_COLUMNS = [c for c in _SERVICE.c if c.name in service_obj.Service.fields]
+_SERVICE_NAMES = tuple(column.name for column in _SERVICE_COLUMNS)
+_NODES_AND_SERVICES = (
+    sa.select(
+        *_DERIVED,
+        _SERVICE.c.id,
+        types.as_json(*_SERVICE_COLUMNS),
+        OWNER.c.id,
+    )
+    .select_from(
+        _T.outerjoin(OWNER, IS_OWNER).outerjoin(
+            _SERVICE,
+            sa.and_(
+                types.same_name(_SERVICE.c.host, _T.c.host),
+                _SERVICE.c.binary == service_obj.COMPUTE_BINARY,
+                models.live(_SERVICE),
+            ),
+        )
+    )
+    .where(models.live(_T))
+    .order_by(_T.c.id)
 )
 
 
@@ -73,6 +107,7 @@ class NodeReader:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+        self._leftovers = leftovers.Leftovers(_LEGACY)
 
     def compute_node_get(
         self,
@@ -128,10 +163,23 @@ class NodeReader:
         return self._list(_LIVE.order_by(_T.c.id))
 
     def compute_nodes_by_host(self, host: str) -> list[store.Row]:
-        """Return the live nodes of a host by id."""
+        """Return the live nodes of a host by id.
+
+        One plain SELECT once no row of Juno's shape is left in the database.
+        """
         if not limits.storable(host):
             return []
-        found = self._list(_BY_HOST, host=host)
+
+        def work(connection: sa.Connection) -> list[store.Row]:
+            found: list[store.Row] = []
+            if not self._leftovers.there_are(connection):
+                found += rows.nodes(connection.execute(_BY_HOST, {"host": host}))
+            if not found:  # nor may one of Juno's shape, just made, be overlooked
+                query = _BY_HOST_OF_EITHER_SHAPE
+                found += rows.nodes(connection.execute(query, {"host": host}))
+            return found
+
+        found = retry.read(self._engine, work)
         return sorted(found, key=lambda row: int(row["id"]))
 
     def compute_nodes_by_hypervisor(self, pattern: str) -> list[store.Row]:
@@ -161,7 +209,7 @@ class NodeReader:
                 if connection.execute(at).first() is None:
                     raise errors.MarkerNotFound(marker=marker)
                 query = query.where(_T.c.id > marker)
-            return [rows.node(row) for row in connection.execute(query).mappings()]
+            return list[store.Row](rows.nodes(connection.execute(query)))
 
         return retry.read(self._engine, work)
 
@@ -192,7 +240,7 @@ class NodeReader:
     def _list(self, query: Any, **parameters: Any) -> list[store.Row]:
         return retry.read(
             self._engine,
-            lambda c: [rows.node(r) for r in c.execute(query, parameters).mappings()],
+            lambda c: list[store.Row](rows.nodes(c.execute(query, parameters))),
         )
 
 
@@ -234,40 +282,27 @@ def _with_service(connection: sa.Connection) -> list[store.Row]:
     The owners of rows of Juno's shape are fetched apart while there are such rows;
     joined in, each row would carry the columns of a second service for ever.
     """
-    columns = [c for c in _SERVICE.c if c.name != "secret_hash"]
-    query = (
-        sa.select(*_DERIVED, OWNER.c.id, *columns)
-        .select_from(
-            _T.outerjoin(OWNER, IS_OWNER).outerjoin(
-                _SERVICE,
-                sa.and_(
-                    types.same_name(_SERVICE.c.host, _T.c.host),
-                    _SERVICE.c.binary == service_obj.COMPUTE_BINARY,
-                    models.live(_SERVICE),
-                ),
-            )
-        )
-        .where(models.live(_T))
-        .order_by(_T.c.id, _SERVICE.c.id)
-    )
-    node_names = [c.name for c in _T.c]
-    service_names = [c.name for c in columns]
-    width = len(node_names)
     found: dict[int, dict[str, Any]] = {}
     owners: dict[int, int] = {}
-    id_at = service_names.index("id")
-    for values in connection.execute(query):
-        node = rows.node(dict(zip(node_names, values[:width], strict=True)))
-        right = values[width + 1 :]
+    services_of: dict[int, int] = {}
+    for *stored, service_id, service, owner_id in connection.execute(
+        _NODES_AND_SERVICES
+    ):
+        node = dict(zip(_NODE_NAMES, stored, strict=True))
+        node_id = node["id"]
+        # A second service of the host can only be a very old row, and the oldest
+        # counts; see services.find. Put in order by the server they'd all be sorted.
+        if node_id in found and service_id > services_of[node_id]:
+            continue
+        services_of[node_id] = service_id
+        if owner_id is not None:
+            owners[node_id] = owner_id
         node["service"] = (
-            rows.service(dict(zip(service_names, right, strict=True)))
-            if right[id_at] is not None
+            rows.ServiceText(_SERVICE_NAMES, service)
+            if service_id is not None
             else None
         )
-        if values[width] is not None:
-            owners[node["id"]] = values[width]
-        # A second service of the host can only be a very old row; see services.find.
-        found.setdefault(node["id"], node)
+        found[node_id] = rows.made_node(node)
     _add_owners(connection, found, owners)
     return list(found.values())
 

@@ -1,6 +1,8 @@
 """Turning stored rows into what the store port promises; odd old rows included."""
 
+from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import datetime
 import json
 from typing import Any
@@ -9,10 +11,15 @@ import uuid as uuidlib
 import sqlalchemy as sa
 
 from conductor.db import booking
+from conductor.db import models
+from conductor.db import types
 
 #: A row as SQLAlchemy or one of ours hands it out.
 Stored = sa.RowMapping | Mapping[str, Any]
 
+_SERVICE_INSTANTS = {
+    c.name for c in models.services.c if isinstance(c.type, types.UtcDateTime)
+}
 #: Of the uuids that are derived for rows which have none.
 _NAMESPACE = uuidlib.UUID("5e1b0d3c-6f0a-4c55-9a55-0b7f3b0d6a11")
 
@@ -29,7 +36,17 @@ def legacy_uuid(table: str, row_id: int, created_at: datetime.datetime | None) -
 
 def node(row: Stored) -> dict[str, Any]:
     """Return a compute node's row as the store port describes it."""
-    found: dict[str, Any] = {**row}
+    return made_node({**row})
+
+
+def nodes(result: sa.CursorResult[Any]) -> list[dict[str, Any]]:
+    """Return compute nodes' rows as the store port describes them."""
+    names = tuple(result.keys())
+    return [made_node(dict(zip(names, row, strict=True))) for row in result]
+
+
+def made_node(found: dict[str, Any]) -> dict[str, Any]:
+    """Turn the stored row of a compute node, a copy, into node()'s; return it."""
     found["deleted"] = bool(found["deleted"])
     found["stats"] = parse_stats(found["stats"])
     if found["uuid"] is None:
@@ -51,6 +68,50 @@ def service(row: Stored) -> dict[str, Any]:
     if found["uuid"] is None:
         found["uuid"] = legacy_uuid("services", found["id"], found["created_at"])
     return found
+
+
+class ServiceText(Mapping[str, Any]):
+    """A service's row out of types.as_json, taken apart when it is first read.
+
+    Any thread may read it: at worst two take it apart, with the same result.
+
+    :param names: of the columns that the text was made of
+    """
+
+    __slots__ = ("_names", "_row", "_text")
+
+    def __init__(self, names: Sequence[str], text: str) -> None:
+        self._names = names
+        self._text = text
+        self._row: dict[str, Any] | None = None
+
+    def _read(self) -> dict[str, Any]:
+        if self._row is None:
+            values = json.loads(self._text)
+            found = dict(zip(self._names, values, strict=True))
+            for name in _SERVICE_INSTANTS & found.keys():
+                found[name] = _instant(found[name])
+            self._row = service(found)
+        return self._row
+
+    def __getitem__(self, name: str) -> Any:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _instant(text: str | None) -> datetime.datetime | None:
+    """Return the instant of a JSON value; None for dates that don't exist."""
+    if text is None:
+        return None
+    try:
+        return datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC)
+    except ValueError:
+        return None
 
 
 def parse_stats(text: str | None) -> dict[str, str | None] | None:

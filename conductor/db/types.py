@@ -157,3 +157,26 @@ def same_name(column: Any, value: Any) -> sa.ColumnElement[bool]:
     if isinstance(value, str):
         value = sa.bindparam(None, value, type_=sa.String())
     return folded(column) == folded(value)
+
+
+class as_json(functions.FunctionElement[str]):  # noqa: N801  # SQL function
+    """The values of columns as one text, a JSON array.
+
+    What many columns cost is taking each apart: PyMySQL does it in Python. JSON does
+    it for all at once, and only for the rows that are looked at. Instants are ISO
+    texts in it (naive UTC), flags 0 and 1 or false and true.
+    """
+
+    type = sa.Text()
+    inherit_cache = True
+
+
+@compiler.compiles(as_json)
+def _as_json(element: as_json, compiled: Any, **kw: Any) -> str:
+    return f"json_array({compiled.process(element.clauses, **kw)})"
+
+
+@compiler.compiles(as_json, "postgresql")
+def _as_json_postgresql(element: as_json, compiled: Any, **kw: Any) -> str:
+    # As json, psycopg2 would take every one apart.
+    return f"json_build_array({compiled.process(element.clauses, **kw)})::text"

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from tests.bench import by_host
 from tests.bench import join
 from tests.bench import options
 from tests.bench import report
@@ -20,6 +21,7 @@ class Bench(Protocol):
 
 
 BENCHES: dict[str, Bench] = {
+    "by_host": by_host,
     "join": join,
     "rpc_get": rpc_get,
     "rpc_save": rpc_save,

@@ -5,10 +5,13 @@ columns of Juno's two tables); the fingerprints only tell that something moved.
 """
 
 from collections.abc import Mapping
+import copy
 import datetime
 from typing import Any
 from unittest import mock
 
+from oslo_versionedobjects import base as ovo_base
+from oslo_versionedobjects import exception as ovo_exception
 from oslo_versionedobjects import fixture
 import pytest
 
@@ -266,6 +269,81 @@ def test_a_call_carries_what_it_needs_only() -> None:
     }
     assert primitive["versioned_object.changes"] == ["vcpus"]
     assert node.obj_what_changed() == {"vcpus"}
+
+
+def with_unread_service() -> Any:
+    row = {"id": 7, "host": "web1", "state": "up", "state_since": None}
+    return a_node(service=row)
+
+
+def test_a_service_that_came_with_a_list_is_made_when_it_is_read() -> None:
+    node = with_unread_service()
+    assert node.obj_attr_is_set("service")
+    assert "_obj_service" not in vars(node)
+    assert (node.service.id, node.service.state) == (7, "up")
+    assert node.service is node.service
+    assert node.obj_what_changed() == node.service.obj_what_changed() == set()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda node: node.obj_values()["service"],
+        lambda node: node.obj_clone().service,
+        lambda node: copy.copy(node).service,
+    ],
+)
+def test_all_ways_to_read_find_it(read: Any) -> None:
+    assert read(with_unread_service()).id == 7
+    assert "service" in with_unread_service().obj_set_fields()
+    text = repr(with_unread_service())
+    assert "service=Service(" in text
+
+
+def test_a_service_that_was_set_is_not_replaced() -> None:
+    node = with_unread_service()
+    node.service = None
+    assert node.obj_values()["service"] is None
+    assert node.service is None
+    assert a_node(service=None).service is None
+
+
+@pytest.mark.parametrize("manifest", [None, {"ComputeNode": "1.1", "Service": "1.0"}])
+@pytest.mark.parametrize("version", [None, "1.0", "1.1"])
+def test_primitives_are_those_of_the_library(
+    version: str | None, manifest: dict[str, str] | None
+) -> None:
+    theirs = ovo_base.VersionedObject.obj_to_primitive
+    for node in (with_unread_service(), a_node(), compute_node.ComputeNode()):
+        node.metrics = "[]"
+        made = node.obj_to_primitive(version, manifest)
+        assert made == theirs(node, version, manifest)
+        listed = compute_node.ComputeNodeList(objects=[node])
+        assert listed.obj_to_primitive(version) == theirs(listed, version)
+    with pytest.raises(ovo_exception.InvalidTargetVersion):
+        a_node().obj_to_primitive("1.10")
+
+
+def test_rows_of_other_types_are_coerced_or_refused() -> None:
+    """As by the setters; a SQLite file holds what it was given."""
+    made = a_node(vcpus="9", host=12, deleted=1, cpu_allocation_ratio=2)
+    values = made.obj_values()
+    found = {n: values[n] for n in ("vcpus", "host", "deleted", "cpu_allocation_ratio")}
+    assert found == {
+        "vcpus": 9, "host": "12", "deleted": True, "cpu_allocation_ratio": 2.0,
+    }  # fmt: skip
+    assert type(values["deleted"]) is bool
+    for odd in ({"vcpus": None}, {"vcpus": "x"}, {"stats": "text"}, {"uuid": None}):
+        with pytest.raises(ValueError, match=r"None|literal|dict"):
+            a_node(**odd)
+    node: Any = a_node()
+    with pytest.raises(ovo_exception.ReadOnlyFieldError):
+        node.obj_fill(None, {"id": 4})
+    node.vcpus = 3
+    node.obj_fill(None, {"vcpus": 4, "unheard_of": 1})
+    assert (node.vcpus, node.obj_what_changed()) == (4, set())
+    node.stats["b"] = 2
+    assert node.stats == {"a": "1", "b": "2"}
 
 
 def test_what_changed_is_what_was_set() -> None:

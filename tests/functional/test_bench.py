@@ -60,16 +60,31 @@ def figures(name: str, folder: pathlib.Path) -> dict[str, Any]:
 def test_small_join(tmp_path: pathlib.Path) -> None:
     found = figures("join", tmp_path)
     assert found["options"]["nodes"] == 20
-    taken = found["figures"]["windows_ms"]
-    assert set(taken) == {"without", "with_service", "integer_join", "varchar_join"}
-    assert all(len(ms) == 2 and min(ms) > 0 for ms in taken.values())
-    medians = found["figures"]["medians_ms"]
-    ratio = medians["with_service"] / medians["without"]
-    assert found["bounds"][0]["value"] == found["ratios"]["with_service"] == ratio
+    for number, kind in enumerate(("mariadb", "postgresql", "sqlite")):
+        taken = found["figures"]["windows_ms"][kind]
+        assert all(len(ms) == 2 and min(ms) > 0 for ms in taken.values())
+        medians = found["figures"]["medians_ms"][kind]
+        assert medians.keys() == taken.keys()
+        ratio = medians["with_service"] / medians["without"]
+        bound = found["bounds"][number]
+        assert bound["value"] == found["ratios"][kind]["with_service"] == ratio
+        assert (kind in bound["name"], bound["limit"]) == (True, 1.3)
+        joins = medians["varchar_join"] / medians["integer_join"]
+        assert found["ratios"][kind]["varchar_join"] == joins
+
+
+def test_small_by_host(tmp_path: pathlib.Path) -> None:
+    found = figures("by_host", tmp_path)
+    assert found["figures"]["statements"].keys() == {"mariadb", "postgresql", "sqlite"}
+    for kind, queries in found["figures"]["statements"].items():
+        assert queries == dict.fromkeys(queries, 1)  # as many as the floor's
+        for name, cell in found["figures"]["medians_us"][kind].items():
+            assert found["ratios"][kind][name] == cell["ours"] / cell["floor"]
+    assert [bound["limit"] for bound in found["bounds"]] == [1.05] * 6
 
 
 @pytest.mark.parametrize(
-    "name", sorted(catalogue.BENCHES.keys() - {"join", "rpc_stop"})
+    "name", sorted(catalogue.BENCHES.keys() - {"by_host", "join", "rpc_stop"})
 )
 def test_small(name: str, tmp_path: pathlib.Path) -> None:
     found = figures(name, tmp_path)

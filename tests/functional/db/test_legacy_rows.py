@@ -2,14 +2,17 @@
 
 from concurrent import futures
 from typing import Any
+from unittest import mock
 
 import pytest
 import sqlalchemy as sa
 
+from conductor.db import leftovers
 from conductor.db import liveness
 from conductor.db import store as db_store
 from musterbook import errors
 from tests.functional.db import juno
+from tests.functional.db.test_store_nodes import statements
 
 VALUES = {"host": "H1", "hypervisor_hostname": "HV", "vcpus": 8}
 
@@ -46,7 +49,7 @@ def test_found_by_derived_host(
     assert store.service_get(uuid=uuid)["id"] == 1
 
 
-@pytest.mark.parametrize("by", ["identity", "uuid", "uuids"])
+@pytest.mark.parametrize("by", ["identity", "host", "uuid", "uuids"])
 def test_found_while_it_changes_its_shape(
     legacy: sa.Engine, store: db_store.DatabaseStore, by: str
 ) -> None:
@@ -67,7 +70,9 @@ def test_found_while_it_changes_its_shape(
             connection.execute(sa.text(f"{detach} WHERE id = 1"), {"u": uuid})
         other.dispose()
 
-    if by == "identity":
+    if by == "host":
+        (found,) = [row["id"] for row in store.compute_nodes_by_host("h1")]
+    elif by == "identity":
         found = store.compute_node_get_by_host_and_nodename("h1", "hv")["id"]
     elif by == "uuid":
         found = store.compute_node_get(uuid=uuid)["id"]
@@ -196,3 +201,37 @@ def test_hello_of_a_legacy_service(
     assert number == 1
     assert store.service_get_by_host_and_binary("old", "nova-compute")["id"] == 2
     assert store.service_get(uuid=uuid)["incarnation"] == 1
+
+
+def test_queries_by_host_cost_nothing_extra_once_no_row_is_left(
+    legacy: sa.Engine, store: db_store.DatabaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(leftovers, "time", mock.Mock(monotonic=lambda: now[0]))
+
+    def ask() -> tuple[list[int], list[str]]:
+        with statements(legacy) as seen:
+            found = store.compute_nodes_by_host("h1")
+        return [node["id"] for node in found], [s for s in seen if s != "BEGIN"]
+
+    store.compute_node_create(VALUES | {"hypervisor_hostname": "second"})
+    assert ask()[0] == [1, 4]  # of either shape
+    with legacy.begin() as connection:
+        connection.execute(sa.text("DELETE FROM compute_nodes WHERE id < 4"))
+    now[0] += 1
+    assert ask()[0] == [4]
+    assert ask() == ([4], ["SELECT"])
+    # Nova's own code makes one: found at once where nothing else is, ...
+    with legacy.begin() as connection:
+        juno.service(connection, 4, "h4")
+        juno.node(connection, 5, 4, "hv4")
+        juno.node(connection, 6, 1, "hv6")
+    assert [n["id"] for n in store.compute_nodes_by_host("h4")] == [5]
+    assert store.compute_node_get_by_host_and_nodename("h1", "hv6")["id"] == 6
+    with pytest.raises(errors.ComputeNodeExists):
+        store.compute_node_create(VALUES | {"hypervisor_hostname": "hv6"})
+    # ... and beside another within a second.
+    assert ask()[0] == [4]
+    now[0] += 1
+    assert ask()[0] == [4, 6]
+    assert ask() == ([4, 6], ["SELECT"])

@@ -14,6 +14,7 @@ from conductor.db import models
 from conductor.db import retry
 from conductor.db import store as db_store
 from musterbook import errors
+from objects import service as service_obj
 
 VALUES: dict[str, Any] = {
     "host": "Node1.example",
@@ -381,9 +382,40 @@ def test_with_service_is_one_query(
         made["uuid"],
         None,
     ]
-    assert found[0]["service"] == made
-    assert "secret_hash" not in found[0]["service"]
+    fields = service_obj.Service.fields.keys() & made.keys()
+    assert found[0]["service"] == {name: made[name] for name in fields}
+    assert len(found[0]["service"]) == len(service_obj.Service.fields)
     assert "service" not in store.compute_nodes()[0]
+
+
+def test_services_of_a_list_are_those_of_a_look_up(
+    store: db_store.DatabaseStore, engine: sa.Engine
+) -> None:
+    """Whatever they hold: in lists they come as JSON."""
+    text = 'q"b\\s/\t\n\r\x01\x1f\x7f é ✓ </x> \u2028'
+    values = {
+        "disabled_reason": text, "state_evidence": "z" * 60000, "report_count": -3,
+        "disabled": None, "forced_down": True, "incarnation": 2**31 - 1, "uuid": None,
+        "created_at": datetime.datetime(2014, 10, 16, 1, 2, 3, tzinfo=datetime.UTC),
+        "state_since": datetime.datetime(2026, 1, 2, 3, 4, 5, 60, tzinfo=datetime.UTC),
+    }  # fmt: skip
+    store.compute_node_create(VALUES)
+    host = {"host": VALUES["host"], "binary": "nova-compute", "topic": "compute"}
+    with engine.begin() as connection:
+        # Two of a host: of rows that are so old the unique key knows nothing.
+        old = models.services.insert().values(values | host | {"deleted": None})
+        connection.execute(old)
+        connection.execute(old)
+        if engine.dialect.name == "mysql":
+            connection.execute(sa.text("SET sql_mode = ''"))
+            connection.execute(sa.text("UPDATE services SET deleted_at = 0"))
+    expected = store.service_get_by_host_and_binary(VALUES["host"], "nova-compute")
+    assert expected["disabled_reason"] == text
+    [node] = store.compute_nodes(with_service=True)
+    service = node["service"]
+    assert {name: expected[name] for name in service} == dict(service)
+    assert service["state_since"] == values["state_since"]
+    assert service["deleted_at"] is None
 
 
 @pytest.mark.parametrize(
