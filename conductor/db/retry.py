@@ -13,6 +13,7 @@ as well, so work must be safe to repeat. What a repetition comes to, here:
 * an update without one sets the same values again. Generations rise twice, and what
   somebody else wrote to the same columns in between is overwritten: the last writer
   wins, as without a repetition
+* a confirmation of usage finds it confirmed and changes nothing
 * a destruction finds nothing left and ends in ComputeNodeNotFound or
   ServiceNotFound, although it was this caller that destroyed
 """
