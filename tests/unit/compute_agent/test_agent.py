@@ -326,7 +326,7 @@ def test_what_was_deleted_behind_its_back_comes_back(world: World) -> None:
 def test_it_takes_up_the_configuration_as_it_is_now(world: World) -> None:
     world.serve()
     world.write("web1")
-    one = world.agent("web1", update_resources_interval=86400.0)
+    one = world.agent("web1", update_resources_interval=86400.0, stalled_after=0.0)
     one.start()
     util.wait_until(lambda: world.seen == ["join web1#1"])
     world.write("web1", {"web1": {**NODE, "memory_mb": 32768}})
@@ -362,7 +362,7 @@ def forget(world: World) -> None:
 def test_forgotten_it_says_hello_again_and_goes_on(world: World) -> None:
     world.serve()
     world.write("web1")
-    one = world.agent("web1", update_resources_interval=3600.0)
+    one = world.agent("web1", update_resources_interval=3600.0, stalled_after=0.0)
     one.start()
     util.wait_until(lambda: world.memory() == [16384])
     forget(world)
@@ -417,7 +417,7 @@ def test_forgotten_and_another_was_faster_it_ends(
 def test_nodes_that_were_set_back_are_written_again(world: World) -> None:
     world.serve()
     world.write("web1")
-    world.agent("web1", update_resources_interval=3600.0).start()
+    world.agent("web1", update_resources_interval=3600.0, stalled_after=0.0).start()
     util.wait_until(lambda: world.memory() == [16384])
     with world.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE compute_nodes SET memory_mb = 1")
