@@ -346,7 +346,10 @@ class GroupUnavailable(GroupError):
 
 
 class GroupRefused(GroupUnavailable):
-    """The backend refuses the user or the password. Facts: backend, reason."""
+    """The backend refuses the user, the password or the member timeout.
+
+    Facts: backend, reason.
+    """
 
     code = "group-refused"
 

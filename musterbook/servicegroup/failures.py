@@ -55,6 +55,8 @@ def describe(exc: BaseException) -> str:
         return text
     if text:
         return f"{type(exc).__name__}: {text}"
+    if "Time" in type(exc).__name__:  # KazooTimeoutError, OperationTimedOut
+        return "no answer in time"
     cause = exc.__cause__
     below = f" ({type(cause).__name__})" if cause is not None else ""
     return type(exc).__name__ + below

@@ -21,8 +21,8 @@ def wait_for_group(
     :param make_driver: returns an unconnected driver; called for each attempt
     :param stopping: ends the waiting, after the seconds of an attempt under way
     :returns: False: told to stop
-    :raises ConfigurationError: the backend is there and refuses the user or the
-        password
+    :raises ConfigurationError: the backend is there and refuses the user, the
+        password or the member timeout
     """
     return backoff.wait_for_server(
         lambda: attempt(make_driver), stopping, "Waiting", "The group backend answers"
@@ -32,8 +32,8 @@ def wait_for_group(
 def attempt(make_driver: Callable[[], group_driver.GroupDriver]) -> str:
     """Connect once; return why it can't be done now, '' if it can.
 
-    :raises ConfigurationError: the backend is there and refuses the user or the
-        password
+    :raises ConfigurationError: the backend is there and refuses the user, the
+        password or the member timeout
     """
     driver = make_driver()
     try:
@@ -48,5 +48,5 @@ def attempt(make_driver: Callable[[], group_driver.GroupDriver]) -> str:
 
 
 def refused(exc: errors.GroupRefused) -> errors.ConfigurationError:
-    """Return what an operator is told whose password the backend refuses."""
+    """Return what an operator is told whose group the backend refuses."""
     return errors.ConfigurationError(option=OPTION, reason=exc.message)

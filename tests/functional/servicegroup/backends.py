@@ -7,6 +7,7 @@ import pathlib
 import shutil
 from typing import Any
 from typing import ClassVar
+from typing import Self
 import urllib.parse
 
 from kazoo import client as kazoo_client
@@ -20,8 +21,10 @@ from tests import group_servers
 from tests import process
 from tests import servers
 
-#: Seconds; the shortest that etcd grants.
-MEMBER_TIMEOUT = 2
+#: Seconds; a busy machine lets no member expire by mistake.
+LONG = 10
+#: The shortest that etcd grants, for tests that wait for it.
+SHORT = 2
 
 Connect = Callable[[str], tooz_driver.ToozDriver]
 
@@ -35,10 +38,15 @@ class Backend(abc.ABC):
     name: ClassVar[str]
     server: ClassVar[type[process.Server] | None] = None
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, member_timeout: int = LONG) -> None:
         mark = "&" if "?" in place else "?"
-        self.url = f"{place}{mark}timeout={MEMBER_TIMEOUT}"
+        self.url = f"{place}{mark}timeout={member_timeout}"
+        self._place = place
         self.target = group_url.parse(self.url).target
+
+    def hasty(self) -> Self:
+        """Return the same with the short member timeout."""
+        return type(self)(self._place, SHORT)
 
     @abc.abstractmethod
     def forget_member(self, group: str, member: str) -> None:

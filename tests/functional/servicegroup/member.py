@@ -1,7 +1,7 @@
 """A member of a group in a process of its own: joins, tells whom it sees, beats.
 
-Arguments: URL, group, name. It prints a line of JSON with the members once it sees two,
-and beats until its input ends; then it leaves.
+Arguments: URL, group, name, count. It prints a line of JSON with the members once it
+sees as many, and beats until its input ends; then it leaves.
 """
 
 import json
@@ -12,10 +12,10 @@ from musterbook.servicegroup import tooz_driver
 from musterbook.servicegroup import url as group_url
 
 
-def main(url: str, group: str, name: str) -> None:
+def main(url: str, group: str, name: str, count: str) -> None:
     driver = tooz_driver.ToozDriver(group_url.parse(url), name)
     driver.join(group)
-    while len(seen := driver.get_all(group)) < 2:
+    while len(seen := driver.get_all(group)) < int(count):
         driver.beat()
     print(json.dumps(sorted(seen)), flush=True)
     while not select.select([sys.stdin], [], [], 0.2)[0]:

@@ -1,5 +1,6 @@
 from etcd3gw import exceptions as etcd_errors
 from kazoo import exceptions as kazoo_errors
+from kazoo.handlers import threading as kazoo_threading
 import pytest
 from redis import exceptions as redis_errors
 from tooz import coordination
@@ -69,6 +70,8 @@ def test_errors_that_came_from_each_other() -> None:
         (coordination.ToozError("what"), "what"),
         (OSError("what"), "OSError: what"),
         (ValueError(), "ValueError"),
+        (kazoo_threading.KazooTimeoutError(), "no answer in time"),
+        (coordination.OperationTimedOut(""), "no answer in time"),
         (NOBODY, "Etcd3Exception: etcdserver: user name is empty"),
         (wrapped(NOBODY), "etcdserver: user name is empty"),
         (wrapped(etcd_errors.ConnectionFailedError("refused")), "refused"),
