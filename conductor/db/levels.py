@@ -18,12 +18,16 @@ def _running(binary: str) -> list[sa.ColumnElement[bool]]:
     A host that is known to be down says nothing of what is spoken now: it counts
     again with its next hello or beat.
     """
+    # A verdict of an earlier incarnation says nothing of the one that is granted now.
+    current = sa.func.coalesce(_S.c.state_incarnation, 0) == sa.func.coalesce(
+        _S.c.incarnation, 0
+    )
     return [
         models.live(_S),
         _S.c.binary == binary,
         _S.c.forced_down == sa.false(),
         _S.c.goodbye_at.is_(None),
-        sa.func.coalesce(_S.c.state, "") != "down",
+        sa.or_(sa.func.coalesce(_S.c.state, "") != "down", sa.not_(current)),
         sa.or_(
             _S.c.incarnation.is_not(None),
             _S.c.last_seen_up.is_not(None),

@@ -221,7 +221,7 @@ def test_the_lowest_level_is_that_of_who_runs(
     assert live.lowest_level(COMPUTE) == 3
     for host, what in (
         ("gone", {"goodbye_at": types.now()}),
-        ("dead", {"state": "down"}),
+        ("dead", {"state": "down", "state_incarnation": 1}),
         ("forced", {"forced_down": True}),
         ("deleted", {"deleted": _T.c.id}),
     ):
@@ -229,6 +229,10 @@ def test_the_lowest_level_is_that_of_who_runs(
         assert live.lowest_level(COMPUTE) == 1
         put(engine, host, **what)
         assert live.lowest_level(COMPUTE) == 3
+    # Back after its goodbye, and nobody has looked for it yet.
+    live.grant("dead", COMPUTE, "compute", "back", None, None, "s", 1, version=2)
+    assert live.lowest_level(COMPUTE) == 2
+    put(engine, "dead", state_incarnation=2)
     for state in ("up", "suspect", "unknown"):
         put(engine, "web3", state=state)
         assert live.lowest_level(COMPUTE) == 3
