@@ -2,7 +2,7 @@
 
 Version history:
     1.0 - object_action, object_class_action_versions, object_backport_versions,
-          ping, hello, goodbye, stalled, verify, get_fleet
+          ping, hello, adopt_node, goodbye, stalled, verify, get_fleet
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,8 @@ from objects import base
 
 TOPIC = "conductor"
 VERSION = "1.0"
+#: How many nodes a hello may tell of; beyond, an agent leaves the rest out.
+MOST_NODES = 5000
 #: How often a call is made while the conductors that get it have lost the database:
 #: another one may reach it, and a topic's messages go to its servers in turn.
 _TURNS = 3
@@ -160,6 +162,8 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         release: str,
         secret: str,
         had: int | None = None,
+        formerly: str | None = None,
+        nodes: Sequence[tuple[str, str]] = (),
         timeout: float | None = None,
     ) -> dict[str, Any]:
         """Ask for a grant; return ``host`` as stored and ``incarnation``.
@@ -168,11 +172,17 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
 
         :param had: the incarnation as which the process serves already, if the
             database has forgotten it
-
+        :param formerly: the host's name when this agent last ran, if it was another
+        :param nodes: uuid and name of each node that it had then; the answer has, as
+            ``nodes``, each uuid with the host whose it is now, or None
+        :raises NodeTaken: one of them is a living process's
         :raises HostTaken: a living process serves this host
         :raises AgentNotAsked: whether one does can't be told now; try again
         """
-        again: dict[str, Any] = {} if had is None else {"had": had}
+        more: dict[str, Any] = {} if had is None else {"had": had}
+        if formerly is not None:
+            told = [list(pair) for pair in nodes[:MOST_NODES]]
+            more |= {"formerly": formerly, "nodes": told}
         answer: dict[str, Any] = self._call(
             context,
             "hello",
@@ -182,9 +192,33 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
             boot_id=boot_id,
             release=release,
             secret=secret,
-            **again,
+            **more,
         )
         return answer
+
+    def adopt_node(
+        self,
+        context: RequestContext,
+        uuid: str,
+        name: str,
+        formerly: str,
+        timeout: float | None = None,
+    ) -> None:
+        """Take over a node that another host's agent managed till now.
+
+        :raises ComputeNodeMoved: it isn't formerly's any more
+        :raises ComputeNodeNotFound: no live node has this uuid
+        :raises ComputeNodeExists: the host has another node of this name
+        :raises Superseded: another process was granted the host
+        """
+        self._call(
+            context,
+            "adopt_node",
+            timeout=timeout,
+            uuid=uuid,
+            name=name,
+            formerly=formerly,
+        )
 
     def goodbye(self, context: RequestContext, timeout: float | None = None) -> None:
         """Tell that the granted process stops; Superseded, GrantForgotten."""

@@ -42,7 +42,8 @@ class Store(Protocol):
     def compute_node_create(self, values: Row, grant: Grant | None = None) -> Row:
         """Insert a node and return its whole row.
 
-        A soft-deleted node of the same identity comes back under its id and uuid.
+        A soft-deleted node of the same uuid or identity comes back under its id and
+        uuid, with its usage.
 
         :raises ComputeNodeExists: a live one, be it of Juno's shape, has the identity
         :raises InvalidInput, Superseded:
@@ -61,15 +62,22 @@ class Store(Protocol):
             reserved amounts, free amounts follow both
         :param inventory_generation: change only if this is the stored one
         :raises ComputeNodeNotFound, InventoryChanged, ComputeNodeExists:
-        :raises InvalidInput, Superseded:
+        :raises ComputeNodeMoved, InvalidInput, Superseded:
         """
 
     def compute_node_destroy(
-        self, node_id: int, host: str | None, grant: Grant | None = None
+        self,
+        node_id: int,
+        host: str | None,
+        grant: Grant | None = None,
+        *,
+        force: bool = False,
     ) -> None:
         """Soft-delete a live node, if host is given only while it's that host's.
 
-        :raises ComputeNodeNotFound, InvalidInput, Superseded:
+        :param force: also one that is in use
+        :raises ComputeNodeNotFound, ComputeNodeInUse, ComputeNodeMoved:
+        :raises InvalidInput, Superseded:
         """
 
     def compute_nodes(self, *, with_service: bool = False) -> list[Row]:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from conductor.db import limits
 from conductor.db import models
+from conductor.db import rows
 
 
 class Resource(NamedTuple):
@@ -41,6 +42,15 @@ STORED: Mapping[str, Any] = {
     for column in models.compute_nodes.c
     if column.name in resource
 }
+
+
+def beyond_reserved(row: rows.Stored) -> str:
+    """Return what of a stored row is used beyond what is reserved, '' for nothing."""
+    return ", ".join(
+        f"{resource.used} {row[resource.used]}, {row[resource.reserved]} reserved"
+        for resource in RESOURCES
+        if row[resource.used] > row[resource.reserved]
+    )
 
 
 def following(
@@ -93,6 +103,20 @@ def ordered(
     expression reads a column that stands before it.
     """
     return [*computed.items(), *values.items()]
+
+
+def kept(old: rows.Stored, values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the used amounts of a row that comes back, with what is reserved now.
+
+    :param old: the row as it was deleted; amounts that no column could hold any more
+        are left out
+    :param values: of the new row
+    """
+    used = {
+        r.used: old[r.used] - old[r.reserved] + (values.get(r.reserved) or 0)
+        for r in RESOURCES
+    }
+    return {name: amount for name, amount in used.items() if limits.countable(amount)}
 
 
 def at_creation(values: Mapping[str, Any]) -> dict[str, Any]:

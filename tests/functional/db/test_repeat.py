@@ -33,6 +33,7 @@ CREATED_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a003"
 VERSIONS = dict.fromkeys(
     ("ComputeNode", "ComputeNodeList", "Service", "ServiceList"), "1.1"
 )
+OTHER_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a009"
 #: Say when, or how often, and not what.
 WHEN = {"updated_at", "created_at", "deleted_at", "granted_at", "generation"}
 
@@ -126,6 +127,7 @@ HELLO = {
 EXPOSED: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "ping": ({}, None),
     "hello": (HELLO, None),
+    "adopt_node": ({"uuid": OTHER_UUID, "name": "hv2", "formerly": "web9"}, None),
     "goodbye": ({}, None),
     "stalled": ({"reason": "the disk hangs"}, None),
     "verify": ({}, None),
@@ -167,6 +169,8 @@ class World:
         values = {"host": HOST, "hypervisor_hostname": "hv", "vcpus": 8}
         row = nodes.compute_node_create(values | {"uuid": NODE_UUID}, None)
         self.node_id = row["id"]
+        other = {"host": "web9", "hypervisor_hostname": "hv2", "uuid": OTHER_UUID}
+        nodes.compute_node_create(other, None)
 
     def ask(self, method: str, args: Mapping[str, Any]) -> Any:
         """Send a message and return the answer or the error."""
@@ -252,9 +256,11 @@ def test_none_is_forgotten() -> None:
 
 def test_all(world: World) -> None:
     # A usage first: the inventory's generation is not touched by it.
-    usage = {"inventory_generation": 0, "vcpus_used": 3}
-    save = action("save", "ComputeNode", id=world.node_id, host=HOST, **usage)
-    check(world, "object_action", save, None)
+    usage = {"inventory_generation": 0}
+    for used in (3, 0):  # none left, or it isn't destroyed
+        usage |= {"vcpus_used": used}
+        save = action("save", "ComputeNode", id=world.node_id, host=HOST, **usage)
+        check(world, "object_action", save, None)
     for method in EXPOSED.keys() - {"goodbye"}:
         check(world, method, *EXPOSED[method])
     for name, method in sorted(REMOTABLE, key=lambda key: (key[1] == "destroy", key)):

@@ -24,7 +24,10 @@ class Records:
     def known(self, host: str, binary: str) -> liveness.KnownService | None:
         return self.service
 
-    def grant(self, *args: Any, expected: int | None, had: int | None) -> int:
+    def grant(
+        self, *args: Any, expected: int | None, had: int | None, claim: Any
+    ) -> int:
+        self.claim = claim
         if self.races:
             self.races -= 1
             raise liveness.GrantConflict
