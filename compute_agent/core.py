@@ -80,7 +80,7 @@ def capacity(
     """
     stored = stored or {}
     return {
-        **dataclasses.asdict(inventory),
+        **inventory.columns(),
         "reserved_vcpus": policy.reserved_vcpus,
         "reserved_memory_mb": policy.reserved_memory_mb,
         "reserved_local_gb": policy.reserved_local_gb,

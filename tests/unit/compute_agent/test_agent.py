@@ -95,6 +95,7 @@ class World:
             conf.set_override("host", host)
             conf.set_override("transport_url", self.url)
             conf.set_override("rpc_response_timeout", 5)
+            conf.set_override("state_path", str(self.folder / f"{host}.state"))
             conf.set_override("update_resources_interval", 0.2)
             conf.set_override("source", "fake", "inventory")
             conf.set_override(
