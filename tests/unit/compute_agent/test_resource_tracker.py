@@ -96,7 +96,7 @@ class Source(source.InventorySource):
     def read(self) -> Mapping[str, source.NodeInventory]:
         if self.fail is not None:
             raise self.fail
-        return dict(self.nodes)
+        return self.nodes
 
 
 def node(name: str, **values: Any) -> source.NodeInventory:
