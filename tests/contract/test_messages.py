@@ -161,6 +161,24 @@ HELLO_AGAIN: dict[str, Any] = {
         "had": 3,
     },
 }
+HELLO_RENAMED: dict[str, Any] = {
+    "method": "hello",
+    "version": "1.0",
+    "args": {
+        "host": "web1",
+        "process_uuid": PROCESS_UUID,
+        "boot_id": None,
+        "release": "0.1.0",
+        "secret": "the-secret",
+        "formerly": "old1",
+        "nodes": [[NODE_UUID, "n1"]],
+    },
+}
+ADOPT = {
+    "method": "adopt_node",
+    "version": "1.0",
+    "args": {"uuid": NODE_UUID, "name": "bm1", "formerly": "web2"},
+}
 GOODBYE = {"method": "goodbye", "version": "1.0", "args": {}}
 VERIFY = {"method": "verify", "version": "1.0", "args": {}}
 STALLED = {"method": "stalled", "version": "1.0", "args": {"reason": "disk is slow"}}
@@ -239,6 +257,9 @@ class Records:
     def stalled(self, *args: Any) -> None:
         self.told.append(("stalled", *args))
 
+    def adopt(self, grant: context.Grant, *args: Any) -> None:
+        self.told.append(("adopt", grant.host, *args))
+
     def verify(self, *args: Any) -> None:
         if self.refuse is not None:
             raise self.refuse
@@ -248,8 +269,14 @@ class Records:
 class Granter:
     """Grants incarnation 4 to everybody."""
 
-    def hello(self, _: Any, *, host: str, **__: Any) -> dict[str, Any]:
-        return {"host": host, "incarnation": 4}
+    def hello(
+        self, _: Any, *, host: str, formerly: Any = None, **__: Any
+    ) -> dict[str, Any]:
+        answer = {"host": host, "incarnation": 4}
+        if formerly is None:
+            return answer
+        assert formerly.host == "old1"
+        return {**answer, "nodes": [list(pair) for pair in formerly.nodes]}
 
 
 class Wire:
@@ -367,13 +394,26 @@ def test_what_the_conductor_is_asked(wire: Wire, transport: rpc.Transport) -> No
         secret="the-secret",
         had=3,
     )
+    api.hello(
+        a_context(),
+        host="web1",
+        process_uuid=PROCESS_UUID,
+        boot_id=None,
+        release="0.1.0",
+        secret="the-secret",
+        formerly="old1",
+        nodes=[(NODE_UUID, "n1")],
+    )
+    api.adopt_node(a_context(), NODE_UUID, "bm1", "web2")
     api.goodbye(a_context())
     api.stalled(a_context(), "disk is slow")
     api.verify(a_context())
     api.get_fleet(a_context(), ["host"])
     listener.stop()
     messages = [message for _, message in wire.got]
-    assert messages == [PING, HELLO, HELLO_AGAIN, GOODBYE, STALLED, VERIFY, GET_FLEET]
+    hellos = [HELLO, HELLO_AGAIN, HELLO_RENAMED]
+    others = [ADOPT, GOODBYE, STALLED, VERIFY, GET_FLEET]
+    assert messages == [PING, *hellos, *others]
 
 
 def test_what_an_agent_is_asked(wire: Wire, transport: rpc.Transport) -> None:
@@ -512,10 +552,14 @@ def test_a_backport_is_answered(wire: Wire, served: tuple[Nodes, Records]) -> No
 
 def test_liveness_is_told(wire: Wire, served: tuple[Nodes, Records]) -> None:
     assert wire.ask(HELLO) == {"host": "web1", "incarnation": 4}
+    assert wire.ask(altered(HELLO_RENAMED, formerly="WEB1"))["host"] == "web1"
+    assert wire.ask(HELLO_RENAMED)["nodes"] == [[NODE_UUID, "n1"]]
+    wire.ask(ADOPT)
     wire.ask(GOODBYE)
     wire.ask(STALLED)
     assert wire.ask(VERIFY) is None
     assert served[1].told == [
+        ("adopt", "web1", NODE_UUID, "bm1", "web2"),
         ("goodbye", "web1", "nova-compute", 4, "the-secret"),
         ("stalled", "web1", "nova-compute", 4, "the-secret", "disk is slow"),
         ("verify", "web1", "nova-compute", 4, "the-secret"),
@@ -575,6 +619,17 @@ def altered(message: Mapping[str, Any], **args: Any) -> dict[str, Any]:
         (altered(HELLO, host="a b"), errors.InvalidName),
         (altered(HELLO, host=None), errors.InvalidName),
         (altered(HELLO, secret="short"), errors.InvalidInput),
+        (altered(HELLO_RENAMED, formerly="a b"), errors.InvalidName),
+        (altered(HELLO_RENAMED, formerly=7), errors.InvalidName),
+        (altered(HELLO_RENAMED, nodes="n1"), errors.InvalidInput),
+        (altered(HELLO_RENAMED, nodes=[NODE_UUID]), errors.InvalidInput),
+        (altered(HELLO_RENAMED, nodes=[["no-uuid", "n1"]]), errors.InvalidInput),
+        (altered(HELLO_RENAMED, nodes=[[NODE_UUID, "a b"]]), errors.InvalidName),
+        (altered(HELLO_RENAMED, nodes=[[NODE_UUID, "n1", 1]]), errors.InvalidInput),
+        (altered(HELLO_RENAMED, nodes=[[None, "n1"]]), errors.InvalidInput),
+        (altered(HELLO_RENAMED, nodes=[[NODE_UUID, "n"]] * 5001), errors.InvalidInput),
+        (altered(ADOPT, name="a b"), errors.InvalidName),
+        (altered(ADOPT, formerly=None), errors.InvalidName),
         ({**PING, "args": {"frob": 1}}, errors.InvalidInput),
         ({**PING, "args": [1, 2]}, errors.InvalidInput),
         ({**PING, "args": None}, errors.InvalidInput),
