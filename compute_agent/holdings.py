@@ -117,9 +117,7 @@ class Holdings:
     def renamed(self, name: str, former: str) -> None:
         """Note that a record was saved under a node's new name."""
         node = self._nodes[name]
-        for old in [n for n, uuid in self._known.items() if uuid == node.uuid]:
-            del self._known[old]
-        self._known[name] = node.uuid
+        self._confirm(name, node.uuid)
         LOG.warning(
             "Node %s was %s: its record (uuid %s) has the new name, and keeps what is "
             "used of it",
@@ -213,8 +211,14 @@ class Holdings:
         self._nodes[name] = node
         self._gone.discard(name)
         if names.fold(str(node.hypervisor_hostname)) == names.fold(name):
-            self._known[name] = node.uuid
+            self._confirm(name, node.uuid)
         self._contest.take(node.uuid)
+
+    def _confirm(self, name: str, uuid: str) -> None:
+        """Note that the book has the uuid under this name, hence under no other."""
+        for old in [n for n, known in self._known.items() if known == uuid]:
+            del self._known[old]
+        self._known[name] = uuid
 
     def _uuid_of(self, name: str, reading: inventory_source.Reading) -> str | None:
         """Return under which uuid a node may be known that has no record here."""
