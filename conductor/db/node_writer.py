@@ -59,8 +59,7 @@ class NodeWriter:
 
         A soft-deleted node of the same uuid, or else of the same identity, comes back
         under its id and uuid, with its usage. Creating again what was created under
-        the same uuid (an answer was lost)
-        returns it.
+        the same uuid (an answer was lost) returns it.
 
         :param grant: the caller's; None: it isn't an agent
         :raises Superseded: the grant isn't the current one
