@@ -1,6 +1,7 @@
 """The agent's life: wait for a conductor, say hello, serve, audit, beat, goodbye."""
 
 from collections.abc import Callable
+from collections.abc import Mapping
 import contextlib
 import importlib.metadata
 import pathlib
@@ -15,6 +16,8 @@ from oslo_log import log as logging
 
 from compute_agent import audits
 from compute_agent import core
+from compute_agent import holdings
+from compute_agent import identity
 from compute_agent import manager
 from compute_agent import progress
 from compute_agent import resource_tracker
@@ -30,6 +33,7 @@ from musterbook import context
 from musterbook import daemon
 from musterbook import errors
 from musterbook import levels
+from musterbook import names
 from musterbook import rpc
 from musterbook.servicegroup import beat
 from musterbook.servicegroup import driver as group_driver
@@ -61,6 +65,8 @@ _PASSING = (
     errors.RemoteFailure,
     errors.UnsupportedObject,  # a conductor that is yet to be upgraded
 )
+#: Nodes that a log line names.
+_TOLD = 10
 _BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -92,6 +98,9 @@ class Agent(daemon.Part):
         )
         self._process_uuid = str(uuidlib.uuid4())
         self._secret = secrets.token_urlsafe(32)
+        self._identity = identity.IdentityFile(pathlib.Path(conf.state_path))
+        self._saved: identity.Identity | None = None
+        self._known: Mapping[str, str] = {}  # our nodes, by name, as the book confirmed
         self._source = inventory_source.load(conf)
         self._reader = bounded.BoundedReader(
             self._source, conf.inventory.timeout, conf.inventory.source
@@ -118,8 +127,11 @@ class Agent(daemon.Part):
 
         :raises ConfigurationError: the broker or the group backend refuses this process
         :raises HostTaken: a living process serves this host
+        :raises NodeTaken: a living process has the nodes that this one had when its
+            host had another name
         :raises Superseded: another process was granted the host meanwhile
         """
+        self._saved = self._identity.read()
         if not rpc.wait_for_broker(self._conf, self._stopping):
             return
         # Only whether it refuses us, which no waiting mends; that it is away is for
@@ -133,10 +145,16 @@ class Agent(daemon.Part):
         if not self._published(_GOODBYE, lambda: self._goodbye(held)):
             return
         tracker = resource_tracker.ResourceTracker(
-            grant.host,
             self._reader,
             core.Policy.from_conf(self._conf),
-            held,
+            holdings.Holdings(
+                held,
+                lambda *node: self._conductor.adopt_node(held.context, *node),
+                self._known,
+            ),
+            lambda nodes: self._identity.keep(
+                identity.Identity(held.grant.host, dict(nodes))
+            ),
             self._stopping,
             marks,
         )
@@ -282,6 +300,9 @@ class Agent(daemon.Part):
         asking = context.service_context()
         # Costs a waiting agent and a busy conductor little.
         self._conductor.ping(asking, timeout=_PING_TIMEOUT)
+        saved = self._saved if old is None else None
+        if saved is not None and names.fold(saved.host) == names.fold(self._conf.host):
+            self._known, saved = saved.nodes, None
         answer = self._conductor.hello(
             asking,
             host=self._conf.host if old is None else old.host,
@@ -291,11 +312,51 @@ class Agent(daemon.Part):
             secret=self._secret,
             had=None if old is None else old.incarnation,
             version=levels.SERVICE_LEVEL,
+            formerly=None if saved is None else saved.host,
+            nodes=[] if saved is None else [(u, n) for n, u in saved.nodes.items()],
             timeout=_HELLO_TIMEOUT,
         )
+        if saved is not None:
+            owners = dict(answer.get("nodes") or ())
+            self._take_along(saved, answer["host"], owners)
         return context.Grant(
             host=answer["host"], incarnation=answer["incarnation"], secret=self._secret
         )
+
+    def _take_along(
+        self, saved: identity.Identity, host: str, owners: Mapping[str, str | None]
+    ) -> None:
+        """Note, and say, which nodes of its former name a renamed host has now.
+
+        :param owners: uuid to the host that the book names; None: there is no record
+        """
+        ours, left = {}, {}
+        for name, uuid in saved.nodes.items():
+            owner = owners.get(uuid)
+            if owner is not None and names.fold(owner) == names.fold(host):
+                ours[name] = uuid
+            elif owner is not None:
+                left[name] = f"{uuid}, of host {owner}"
+        self._known = ours
+        if ours:
+            LOG.warning(
+                "Host renamed from %s to %s: node %s taken over with what is used of "
+                "it. The service of %s stays in the book until somebody deletes it",
+                saved.host,
+                host,
+                _listed(ours),
+                saved.host,
+            )
+        if left:
+            LOG.warning(
+                "Host renamed from %s to %s: node %s not taken over, since %s has "
+                "nodes of its own or another host has them now; delete what is not "
+                "needed",
+                saved.host,
+                host,
+                _listed(left),
+                host,
+            )
 
     def _renew(
         self, held: tenure.Tenure, heart: beat.Beat, exc: errors.GrantForgotten
@@ -396,6 +457,13 @@ class Agent(daemon.Part):
 def _stop_server(server: rpc.Server) -> None:
     server.stop()
     server.wait()
+
+
+def _listed(nodes: Mapping[str, str]) -> str:
+    """Return some nodes for a log line: names, each with what is told of it."""
+    told = [f"{name} ({about})" for name, about in sorted(nodes.items())]
+    more = [f"and {len(told) - _TOLD} more"] if len(told) > _TOLD else []
+    return ", ".join(told[:_TOLD] + more)
 
 
 def _boot_id() -> str | None:

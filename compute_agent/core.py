@@ -79,10 +79,8 @@ def capacity(
     :param stored: the record's columns as last seen, or None for a new node
     """
     stored = stored or {}
-    reported = dataclasses.asdict(inventory)
-    del reported["used"]  # no capacity: see ResourceTracker
     return {
-        **reported,
+        **inventory.columns(),
         "reserved_vcpus": policy.reserved_vcpus,
         "reserved_memory_mb": policy.reserved_memory_mb,
         "reserved_local_gb": policy.reserved_local_gb,

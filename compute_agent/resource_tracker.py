@@ -4,15 +4,18 @@ A thin shell around compute_agent.core: it reads the source under a time limit,
 compares each node with what is stored, and saves what differs.
 """
 
+import collections
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 import dataclasses
 import threading
 
 from oslo_log import log as logging
 
 from compute_agent import core
+from compute_agent import holdings
 from compute_agent import progress
-from compute_agent import tenure
 from compute_agent.inventory import bounded
 from compute_agent.inventory import source as inventory_source
 from musterbook import errors
@@ -31,12 +34,16 @@ _NOBODY_THERE = (errors.ConductorUnavailable, errors.DatabaseUnavailable)
 class AuditResult:
     """What an audit did, by node name.
 
+    :ivar elsewhere: nodes that are another host's, and left alone
+    :ivar deleted: nodes that the source knows to be gone
     :ivar failed: node name to the reason; such a node is tried again next time
     """
 
     created: tuple[str, ...] = ()
     saved: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
     failed: tuple[tuple[str, str], ...] = ()
 
 
@@ -47,32 +54,31 @@ class ResourceTracker:
     it waits for the source or the conductor. reread() and set_policy() may be called
     from any thread.
 
-    :param host: the agent's host, as granted
     :param reader: the inventory source under its time limit
     :param policy: reserved amounts and ratios
-    :param held: the grant
+    :param held: the records of the agent's nodes
+    :param keep: called after each audit with node name to uuid, as the book confirmed
     :param stopping: set, an audit in hand begins with no other node
     :param marks: where it leaves marks of its progress
     """
 
     def __init__(
         self,
-        host: str,
         reader: bounded.BoundedReader,
         policy: core.Policy,
-        held: tenure.Tenure,
+        held: holdings.Holdings,
+        keep: Callable[[Mapping[str, str]], None],
         stopping: threading.Event | None = None,
         marks: progress.Progress | None = None,
     ) -> None:
-        self._host = host
         self._reader = reader
         self._policy = policy
         self._held = held
+        self._keep = keep
         self._stopping = stopping or threading.Event()
         self._marks = marks or progress.Progress(0)
-        self._nodes: dict[str, compute_node.ComputeNode] = {}
-        self._failing: dict[str, str] = {}
-        self._untold: set[str] = set()
+        self._failing: dict[str, str] = {}  # node name to the kind of failure
+        self._untold: set[str] = set()  # whose unconfirmed usage has been told of
         self._source_failing = False
         self._reread = threading.Event()
         self._gave_up_at = ""
@@ -84,6 +90,9 @@ class ResourceTracker:
         saved, and is read anew from the book next time. When nobody is there to save
         it, or the agent stops, the others are not tried and count as failed.
 
+        Nodes that the source leaves out are kept; those that it knows to be gone are
+        deleted, while they are this host's and not in use.
+
         :raises InventoryUnavailable: the source can't say what there is; nothing
             was changed
         :raises Superseded: another process has the host now
@@ -92,42 +101,20 @@ class ResourceTracker:
         inventory = self._read()
         if self._reread.is_set():
             self._reread.clear()
-            self._nodes.clear()
-        outcome: dict[str, list[str]] = {"created": [], "saved": [], "unchanged": []}
-        failed: list[tuple[str, str]] = []
-        given_up = ""
-        for name in self._in_turn(inventory):
-            if self._stopping.is_set():
-                given_up = "the agent stops"
-            if given_up:
-                failed.append((name, given_up))
-                continue
-            self._marks.saving(name)
-            try:
-                outcome[self._audit_node(name, inventory[name])].append(name)
-                self._note_success(name)
-            except (errors.Superseded, errors.GrantForgotten):
-                self._nodes.clear()
-                raise
-            except errors.MusterbookError as exc:
-                self._nodes.pop(name, None)
-                self._note_failure(name, exc)
-                failed.append((name, exc.message))
-                if isinstance(exc, _NOBODY_THERE):
-                    given_up = f"not tried: {exc.message}"
-                    self._gave_up_at = name
-            except Exception as exc:
-                self._nodes.pop(name, None)
-                LOG.exception("Node %s: audit failed unexpectedly", name)
-                failed.append((name, f"unexpected {type(exc).__name__}"))
-            finally:
-                self._marks.saved()
-        return AuditResult(
-            created=tuple(outcome["created"]),
-            saved=tuple(outcome["saved"]),
-            unchanged=tuple(outcome["unchanged"]),
-            failed=tuple(failed),
-        )
+            self._held.forget_all()
+        outcome = _Outcome()
+        try:
+            for name in self._in_turn(inventory):
+                self._in_hand(name, lambda n: self._audit_node(n, inventory), outcome)
+            for name in sorted(inventory.gone):
+                self._in_hand(name, self._delete_gone, outcome)
+            if not outcome.given_up:
+                self._settle_absent(inventory)
+        except (errors.Superseded, errors.GrantForgotten):
+            self._held.forget_all()
+            raise
+        self._keep(self._held.confirmed)
+        return outcome.result()
 
     def reread(self) -> None:
         """Let the next audit compare with what is stored, not with what was."""
@@ -137,10 +124,42 @@ class ResourceTracker:
         """Change the policy for every node that is audited from now on."""
         self._policy = policy
 
-    def _read(self) -> dict[str, inventory_source.NodeInventory]:
+    def _in_hand(
+        self, name: str, work: Callable[[str], str], outcome: "_Outcome"
+    ) -> None:
+        """Do one node's part of an audit and note what came of it."""
+        if self._stopping.is_set():
+            outcome.given_up = "the agent stops"
+        if outcome.given_up:
+            outcome.failed.append((name, outcome.given_up))
+            return
+        self._marks.saving(name)
+        try:
+            outcome.done[work(name)].append(name)
+            self._note_success(name)
+        except (errors.Superseded, errors.GrantForgotten):
+            raise
+        except errors.ComputeNodeMoved as exc:
+            self._held.lose(name, exc.uuid, exc.host)
+            outcome.done["elsewhere"].append(name)
+        except errors.MusterbookError as exc:
+            self._held.forget(name)
+            self._note_failure(name, exc)
+            outcome.failed.append((name, exc.message))
+            if isinstance(exc, _NOBODY_THERE):
+                outcome.given_up = f"not tried: {exc.message}"
+                self._gave_up_at = name
+        except Exception as exc:
+            self._held.forget(name)
+            LOG.exception("Node %s: audit failed unexpectedly", name)
+            outcome.failed.append((name, f"unexpected {type(exc).__name__}"))
+        finally:
+            self._marks.saved()
+
+    def _read(self) -> inventory_source.Reading:
         self._marks.reading()
         try:
-            inventory = dict(self._reader.read())
+            inventory = self._reader.read()
         except errors.InventoryUnavailable as exc:
             self._marks.unreadable(exc.message)
             if not self._source_failing:
@@ -161,22 +180,36 @@ class ResourceTracker:
             turn = turn[following:] + turn[:following]
         return turn
 
-    def _audit_node(self, name: str, reading: inventory_source.NodeInventory) -> str:
+    def _audit_node(self, name: str, reading: inventory_source.Reading) -> str:
         """Bring one node's record up to date; return what was done."""
-        node = self._nodes.get(name) or self._find(name)
-        if node is None:
-            node = self._nodes[name] = self._create(name, reading)
-            self._confirm_usage(node, reading)
-            return "created"
-        self._nodes[name] = node
+        wanted = reading[name]
+        node = self._held.find(name, reading)
+        if node is not None:
+            try:
+                return self._save(name, node, wanted)
+            except errors.ComputeNodeNotFound:
+                self._held.forget(name)  # deleted since it was read
+        columns = core.capacity(wanted, self._policy, None)
+        created = self._held.create(name, columns, wanted.uuid)
+        self._confirm_usage(created, wanted)
+        return "created"
+
+    def _save(
+        self,
+        name: str,
+        node: compute_node.ComputeNode,
+        wanted: inventory_source.NodeInventory,
+    ) -> str:
         stored = _stored(node)
-        changes = core.changes(stored, core.capacity(reading, self._policy, stored))
+        changes = core.changes(stored, core.capacity(wanted, self._policy, stored))
         for column, value in changes.items():
             setattr(node, column, value)
         if changes:
             node.save()
             LOG.info("Node %s: saved %s", name, ", ".join(sorted(changes)))
-        confirmed = self._confirm_usage(node, reading)
+        if "hypervisor_hostname" in changes:
+            self._held.renamed(name, str(stored["hypervisor_hostname"]))
+        confirmed = self._confirm_usage(node, wanted)
         return "saved" if changes or confirmed else "unchanged"
 
     def _confirm_usage(
@@ -208,36 +241,16 @@ class ResourceTracker:
         LOG.warning("Node %s: usage confirmed: %s; was %s", name, _used(node), before)
         return True
 
-    def _find(self, name: str) -> compute_node.ComputeNode | None:
-        try:
-            return compute_node.ComputeNode.get_by_host_and_nodename(
-                self._held.context, self._host, name
-            )
-        except errors.ComputeNodeNotFound:
-            return None
+    def _delete_gone(self, name: str) -> str:
+        return "deleted" if self._held.delete_gone(name) else "absent"
 
-    def _create(
-        self, name: str, reading: inventory_source.NodeInventory
-    ) -> compute_node.ComputeNode:
-        """Create the node, or take the one that was created meanwhile.
-
-        The latter is read only: what differs is saved at the next audit, or by
-        whoever created it.
-        """
-        node = compute_node.ComputeNode(
-            self._held.context,
-            host=self._host,
-            **core.capacity(reading, self._policy, None),
-        )
+    def _settle_absent(self, inventory: inventory_source.Reading) -> None:
         try:
-            node.create()
-        except errors.ComputeNodeExists:
-            found = self._find(name)
-            if found is None:
-                raise
-            return found
-        LOG.info("Node %s: created with id %s, uuid %s", name, node.id, node.uuid)
-        return node
+            self._held.settle_absent(inventory)
+        except (errors.Superseded, errors.GrantForgotten):
+            raise
+        except errors.MusterbookError as exc:
+            LOG.debug("Absent nodes are looked for at the next audit: %s", exc.message)
 
     def _note_failure(self, name: str, exc: errors.MusterbookError) -> None:
         """Log a failure when it begins; which part of the way is away changes often."""
@@ -249,6 +262,22 @@ class ResourceTracker:
     def _note_success(self, name: str) -> None:
         if self._failing.pop(name, None) is not None:
             LOG.warning("Node %s: saved again", name)
+
+
+class _Outcome:
+    """What an audit has done so far."""
+
+    def __init__(self) -> None:
+        self.done: dict[str, list[str]] = collections.defaultdict(list)
+        self.failed: list[tuple[str, str]] = []
+        self.given_up = ""  # why the nodes that are left are not tried
+
+    def result(self) -> AuditResult:
+        kinds = ("created", "saved", "unchanged", "elsewhere", "deleted")
+        return AuditResult(
+            **{kind: tuple(self.done[kind]) for kind in kinds},
+            failed=tuple(self.failed),
+        )
 
 
 def _used(node: compute_node.ComputeNode) -> str:

@@ -4,12 +4,16 @@ A process that was granted a host keeps it as long as it answers. The newcomer t
 nothing from the host's queue before it is granted, so that an answer to a ping can
 only come from a process that was granted the host before. Only silence lets a newcomer
 in: somebody who was asked and didn't answer, or a broker that knows of nobody there.
+
+A host that was renamed takes its nodes along, if nobody serves its former name.
 """
 
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
+import dataclasses
 import threading
 from typing import Any
 
@@ -17,6 +21,7 @@ from oslo_log import log as logging
 
 from conductor.db import liveness
 from musterbook import errors
+from musterbook import names
 from musterbook.context import RequestContext
 from objects import service as service_obj
 
@@ -28,6 +33,17 @@ _ATTEMPTS = 5
 #: executor_thread_pool_size) for up to ping_timeout; after a power failure every host
 #: of the fleet says hello, and the rest of the conductor's work must go on.
 PINGS_AT_ONCE = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Formerly:
+    """What an agent knows of the time when its host had another name.
+
+    :ivar nodes: uuid and name of each node that it had then
+    """
+
+    host: str
+    nodes: Sequence[tuple[str, str]]
 
 
 class Granter:
@@ -59,12 +75,16 @@ class Granter:
         secret: str,
         had: int | None = None,
         version: int | None = None,
+        formerly: Formerly | None = None,
     ) -> dict[str, Any]:
         """Return the host as stored and the incarnation granted to the process.
 
         :param had: the incarnation as which the process serves already, if the
             database has forgotten it; the new one is higher
         :param version: the process's service level; None: it doesn't say
+        :param formerly: the host's former name and nodes; the answer then has, as
+            ``nodes``, each uuid with the host whose it is now, or None
+        :raises NodeTaken: a node of the former name is a living process's
         :raises HostTaken: the process that has the grant answers, or somebody does
             of whom can't be told that it is another
         :raises AgentNotAsked: that process could not be asked now; try again
@@ -73,6 +93,7 @@ class Granter:
         for _ in range(_ATTEMPTS):
             known = self._store.known(host, service_obj.COMPUTE_BINARY)
             self._refuse_if_taken(context, host, known, process_uuid)
+            claim = self._claim(context, formerly)
             try:
                 incarnation = self._store.grant(
                     host,
@@ -85,6 +106,7 @@ class Granter:
                     expected=known.incarnation if known is not None else None,
                     had=had,
                     version=version or 0,
+                    claim=claim,
                 )
             except liveness.GrantConflict:
                 continue  # another hello came first: look again who has the host
@@ -97,7 +119,10 @@ class Granter:
                 "" if had is None else f"; it had {had}, which the database forgot",
             )
             stored = known.host if known is not None else host
-            return {"host": stored, "incarnation": incarnation}
+            answer: dict[str, Any] = {"host": stored, "incarnation": incarnation}
+            if formerly is not None:
+                answer["nodes"] = self._now(stored, formerly)
+            return answer
         raise errors.DatabaseBusy(reason=f"too many processes say hello for {host}")
 
     def _refuse_if_taken(
@@ -122,6 +147,78 @@ class Granter:
                 known.process_uuid,
             )
             raise errors.HostTaken(host=known.host, process_uuid=known.process_uuid)
+
+    def _claim(
+        self, context: RequestContext, formerly: Formerly | None
+    ) -> liveness.Claim | None:
+        """Return what the newcomer may take over of its former name, None: nothing.
+
+        :raises NodeTaken: the process of that name lives
+        :raises AgentUnavailable: whether it does can't be told now; try again
+        """
+        if formerly is None:
+            return None
+        # First who serves, then what it has: the grant looks at the former again.
+        known = self._store.known(formerly.host, service_obj.COMPUTE_BINARY)
+        uuids = [uuid for uuid, _ in formerly.nodes]
+        found = self._store.nodes_of(formerly.host, uuids)
+        if not found:
+            return None
+        if known is not None and self._lives(context, known):
+            uuid, name = found[0]
+            LOG.warning(
+                "Refused an agent that claims compute node %s (uuid %s): host %s, "
+                "process %s, has it and lives",
+                name,
+                uuid,
+                known.host,
+                known.process_uuid,
+            )
+            raise errors.NodeTaken(
+                host=known.host,
+                uuid=uuid,
+                hypervisor_hostname=name,
+                process_uuid=known.process_uuid,
+            )
+        return liveness.Claim(
+            known.host if known is not None else formerly.host,
+            known.incarnation if known is not None else None,
+            frozenset(uuid for uuid, _ in found),
+        )
+
+    def _lives(self, context: RequestContext, known: liveness.KnownService) -> bool:
+        """Return whether somebody serves a host.
+
+        :raises AgentUnavailable: it is seen and doesn't answer, which may pass
+        """
+        if known.said_goodbye or (known.incarnation is None and not known.up):
+            return False
+        if self._answers(context, known):
+            return True
+        if known.up:
+            # Unlike a second process of the host, nothing would supersede it.
+            raise errors.AgentUnavailable(
+                f"host {known.host}, from which this one takes its nodes over, is seen "
+                "up but doesn't answer; waiting until it is gone",
+                host=known.host,
+                method="ping",
+            )
+        return False
+
+    def _now(self, host: str, formerly: Formerly) -> list[list[str | None]]:
+        """Return whose the nodes are now, and say which of them have been moved."""
+        found = self._store.hosts_of([uuid for uuid, _ in formerly.nodes])
+        by_uuid = dict(formerly.nodes)
+        for uuid, owner in found:
+            if owner is not None and names.fold(owner) == names.fold(host):
+                LOG.warning(
+                    "Host %s was %s: compute node %s (uuid %s) is its now",
+                    host,
+                    formerly.host,
+                    by_uuid[uuid],
+                    uuid,
+                )
+        return [[uuid, owner] for uuid, owner in found]
 
     def _answers(self, context: RequestContext, known: liveness.KnownService) -> bool:
         """Return whether the process that has the grant may be alive."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from oslo_log import log as logging
 import oslo_messaging
+from oslo_utils import uuidutils
 from oslo_utils import versionutils
 from oslo_versionedobjects import base as ovo_base
 
@@ -134,12 +135,17 @@ class ConductorManager:
         secret: str,
         had: int | None = None,
         version: int | None = None,
+        formerly: str | None = None,
+        nodes: Sequence[Sequence[str]] = (),
     ) -> dict[str, Any]:
         """Grant an incarnation to a starting agent, or refuse.
 
         :param had: the incarnation of an agent that serves already and that the
             database has forgotten
         :param version: the agent's service level; None: it doesn't say
+        :param formerly: the host's name when the agent last ran, if it was another
+        :param nodes: uuid and name of each node that it had then
+        :raises NodeTaken: one of them is a living process's
         :raises HostTaken: a living process serves this host
         :raises AgentNotAsked: whether one does can't be told now; try again
         """
@@ -165,6 +171,7 @@ class ConductorManager:
             secret=secret,
             had=had,
             version=version,
+            formerly=_formerly(host, formerly, nodes),
         )
 
     @rpc.exposed
@@ -177,6 +184,26 @@ class ConductorManager:
             "compute": compute_rpcapi.VERSION,
             "objects": dict(levels.of(levels.SERVICE_LEVEL).objects),
         }
+
+    @rpc.exposed
+    def adopt_node(
+        self, context: RequestContext, uuid: str, name: str, formerly: str
+    ) -> None:
+        """Give the caller's host a node that another agent managed till now.
+
+        :param name: what the node is called at the caller's host
+        :param formerly: the host that has it, as far as the caller knows
+        :raises ComputeNodeMoved: another one has it
+        :raises ComputeNodeNotFound: no live node has this uuid
+        :raises ComputeNodeExists: the caller's host has another node of this name
+        :raises Superseded: the caller isn't the granted process
+        """
+        grant = _grant_of(context)
+        names.check(name, "name")
+        names.check(formerly, "formerly")
+        _trace(context, f"adopt_node {name} of {formerly}")
+        self._store.adopt(grant, uuid, name, formerly)
+        LOG.info("Host %s: has compute node %s of %s now", grant.host, name, formerly)
 
     @rpc.exposed
     def goodbye(self, context: RequestContext) -> None:
@@ -261,6 +288,31 @@ def _trace(context: RequestContext, what: str) -> None:
     """Say at DEBUG who asks what: the trace of an agent's audits and starts."""
     if LOG.isEnabledFor(logging.DEBUG):
         LOG.debug("%s asks: %s", context.grant or "somebody without a grant", what)
+
+
+def _formerly(host: str, formerly: object, nodes: object) -> grants.Formerly | None:
+    """Return what a hello says of its host's former name, None: it has no other.
+
+    :raises InvalidInput, InvalidName: what can't be
+    """
+    if formerly is None:
+        return None
+    former = names.check(formerly, "formerly")
+    if names.fold(former) == names.fold(host):
+        return None
+    reason = f"is not a list of at most {rpcapi.MOST_NODES} uuids with names"
+    wrong = errors.InvalidInput(field="nodes", reason=reason)
+    if not isinstance(nodes, list | tuple) or len(nodes) > rpcapi.MOST_NODES:
+        raise wrong
+    pairs = []
+    for item in nodes:
+        if not isinstance(item, list | tuple) or len(item) != 2:
+            raise wrong
+        uuid, name = item
+        if not uuidutils.is_uuid_like(uuid):
+            raise wrong
+        pairs.append((str(uuid).lower(), names.check(name, "nodes")))
+    return grants.Formerly(former, pairs)
 
 
 def _grant_of(context: RequestContext) -> Grant:

@@ -3,8 +3,8 @@
 Version history:
     1.0 - object_action, object_class_action_versions, object_backport_versions,
           ping, hello, goodbye, stalled, verify, get_fleet
-    1.1 - get_versions, reset_flapping; hello takes version, the caller's service
-          level
+    1.1 - get_versions, adopt_node, reset_flapping; hello takes version, the caller's
+          service level, and formerly and nodes, what the host was
 """
 
 from collections.abc import Mapping
@@ -27,6 +27,8 @@ VERSION = "1.1"
 #: What a call needs unless it says otherwise: any conductor answers it.
 _FIRST = "1.0"
 _LEVELS = "1.1"
+#: How many nodes a hello may tell of; beyond, an agent leaves the rest out.
+MOST_NODES = 5000
 #: How often a call is made while the conductors that get it have lost the database:
 #: another one may reach it, and a topic's messages go to its servers in turn.
 _TURNS = 3
@@ -230,6 +232,8 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         secret: str,
         had: int | None = None,
         version: int | None = None,
+        formerly: str | None = None,
+        nodes: Sequence[tuple[str, str]] = (),
         timeout: float | None = None,
     ) -> dict[str, Any]:
         """Ask for a grant; return ``host`` as stored and ``incarnation``.
@@ -238,12 +242,22 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
 
         :param had: the incarnation as which the process serves already, if the
             database has forgotten it
-        :param version: the caller's service level; left out where a conductor is too
-            old to be told
+        :param version: the caller's service level
+        :param formerly: the host's name when this agent last ran, if it was another
+        :param nodes: uuid and name of each node that it had then; the answer has, as
+            ``nodes``, each uuid with the host whose it is now, or None
+        :raises NodeTaken: one of them is a living process's
         :raises HostTaken: a living process serves this host
         :raises AgentNotAsked: whether one does can't be told now; try again
+
+        Level, former name and nodes are left out where a conductor is too old to be
+        told.
         """
         again: dict[str, Any] = {} if had is None else {"had": had}
+        newer: dict[str, Any] = {} if version is None else {"version": version}
+        if formerly is not None:
+            told = [list(pair) for pair in nodes[:MOST_NODES]]
+            newer |= {"formerly": formerly, "nodes": told}
 
         def call(**more: Any) -> dict[str, Any]:
             answer: dict[str, Any] = self._call(
@@ -260,14 +274,40 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
             )
             return answer
 
-        if version is None or not self._pin.allows(_LEVELS):
+        if not newer or not self._pin.allows(_LEVELS):
             return call()
         try:
-            return call(version=version, interface=_LEVELS)
+            return call(interface=_LEVELS, **newer)
         except errors.UnsupportedObject:
             if not self._pin.refused(_FIRST):
                 raise _too_new("hello") from None
         return call()
+
+    def adopt_node(
+        self,
+        context: RequestContext,
+        uuid: str,
+        name: str,
+        formerly: str,
+        timeout: float | None = None,
+    ) -> None:
+        """Take over a node that another host's agent managed till now.
+
+        :raises ComputeNodeMoved: it isn't formerly's any more
+        :raises ComputeNodeNotFound: no live node has this uuid
+        :raises ComputeNodeExists: the host has another node of this name
+        :raises Superseded: another process was granted the host
+        :raises VersionPinned: the conductors may be too old to be asked
+        """
+        self._call(
+            context,
+            "adopt_node",
+            timeout=timeout,
+            interface=_LEVELS,
+            uuid=uuid,
+            name=name,
+            formerly=formerly,
+        )
 
     def goodbye(self, context: RequestContext, timeout: float | None = None) -> None:
         """Tell that the granted process stops; Superseded, GrantForgotten."""

@@ -131,6 +131,34 @@ class ComputeNodeExists(MusterbookError):
     hypervisor_hostname: str
 
 
+class ComputeNodeMoved(MusterbookError):
+    """A compute node belongs to another host than the caller's. Facts: uuid, host.
+
+    host is whose it is now. Forget it; never delete it.
+    """
+
+    code = "compute-node-moved"
+    http_status = 409
+    template = "compute node with uuid {uuid} is host {host}'s now"
+    uuid: str
+    host: str
+
+
+class ComputeNodeInUse(MusterbookError):
+    """A compute node has usage beyond what is reserved. Facts: what, used.
+
+    used names the resources. It can be deleted by force only.
+    """
+
+    code = "compute-node-in-use"
+    http_status = 409
+    template = (
+        "compute node with {what} is in use ({used}) and is not deleted; free it "
+        "first, or delete it by force"
+    )
+    used: str
+
+
 class ServiceExists(MusterbookError):
     """A live service has this host and binary. Facts: host, binary."""
 
@@ -298,6 +326,25 @@ class HostTaken(MusterbookError):
     )
     host: str
     process_uuid: str
+
+
+class NodeTaken(MusterbookError):
+    """A node that a starting agent claims is a living process's.
+
+    Facts: host, uuid, hypervisor_hostname, process_uuid (of that process).
+    """
+
+    code = "node-taken"
+    http_status = 409
+    template = (
+        "compute node {hypervisor_hostname} with uuid {uuid} is host {host}'s, which "
+        "another living process (uuid {process_uuid}) serves: this agent's state_path "
+        "is a copy of that one's, or both use it. Give it one of its own; if the host "
+        "was renamed, stop the other process first"
+    )
+    host: str
+    uuid: str
+    hypervisor_hostname: str
 
 
 class Superseded(MusterbookError):

@@ -42,7 +42,8 @@ HISTORY: tuple[Level, ...] = (
             "ServiceList": "1.1",
         },
     ),
-    # 1: hello carries the service level; Service.version; ComputeNode.confirm_usage
+    # 1: hello carries the service level and what the host was; adopt_node;
+    # reset_flapping; Service.version; ComputeNode.confirm_usage
     Level(
         conductor="1.1",
         compute="1.0",

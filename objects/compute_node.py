@@ -221,9 +221,9 @@ class ComputeNode(base.MusterObject):
         """Store the changed fields, and only if there are any.
 
         :raises InvalidInput: there is no id, a value doesn't fit or is the conductor's
-            to write, the uuid is among the changes, or an agent asks for another
-            host's node
+            to write, or the uuid is among the changes
         :raises Superseded: the agent that asks isn't the granted one
+        :raises ComputeNodeMoved: an agent asks for another host's node
         :raises ComputeNodeNotFound: there is no live row any more
         :raises InventoryChanged: the row has another inventory generation than this
             object was read with
@@ -267,9 +267,11 @@ class ComputeNode(base.MusterObject):
     def destroy(self) -> None:
         """Soft-delete the node, while it is still its host's.
 
-        :raises InvalidInput: there is no id, or an agent asks for another host's node
+        :raises InvalidInput: there is no id
         :raises Superseded: the agent that asks isn't the granted one
+        :raises ComputeNodeMoved: an agent asks for another host's node
         :raises ComputeNodeNotFound: it is gone, or another host has it now
+        :raises ComputeNodeInUse: more of it is used than what is reserved
         """
         host = self.host if self.obj_attr_is_set("host") else None
         store.bound().compute_node_destroy(self.obj_id(), host, self.obj_grant())

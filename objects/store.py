@@ -45,8 +45,8 @@ class Store(Protocol):
     ) -> Row:
         """Insert a node and return its whole row.
 
-        A soft-deleted node of the same identity comes back under its id and uuid, and
-        with its allocations.
+        A soft-deleted node of the same uuid or identity comes back under its id and
+        uuid, with its allocations.
 
         :param writes_usage: the caller, of version 1.0, may set used amounts
         :raises ComputeNodeExists: a live one, be it of Juno's shape, has the identity
@@ -69,7 +69,7 @@ class Store(Protocol):
         :param inventory_generation: change only if this is the stored one
         :param writes_usage: the caller, of version 1.0, may set used amounts
         :raises ComputeNodeNotFound, InventoryChanged, ComputeNodeExists:
-        :raises InvalidInput, Superseded:
+        :raises ComputeNodeMoved, InvalidInput, Superseded:
         """
 
     def compute_node_confirm_usage(
@@ -83,11 +83,18 @@ class Store(Protocol):
         """
 
     def compute_node_destroy(
-        self, node_id: int, host: str | None, grant: Grant | None = None
+        self,
+        node_id: int,
+        host: str | None,
+        grant: Grant | None = None,
+        *,
+        force: bool = False,
     ) -> None:
         """Soft-delete a live node, if host is given only while it's that host's.
 
-        :raises ComputeNodeNotFound, InvalidInput, Superseded:
+        :param force: also one that is in use
+        :raises ComputeNodeNotFound, ComputeNodeInUse, ComputeNodeMoved:
+        :raises InvalidInput, Superseded:
         """
 
     def compute_nodes(self, *, with_service: bool = False) -> list[Row]:

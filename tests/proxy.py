@@ -23,6 +23,8 @@ class Proxy:
         self._to_forget = threading.Event()
         self._forgot = threading.Event()
         self._forgotten: list[socket.socket] = []
+        self._fatal = b""
+        self._fatal_left = 0
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._thread.start()
 
@@ -33,6 +35,15 @@ class Proxy:
     def go_on(self) -> None:
         """Forward again, also what has come meanwhile."""
         self._forwarding.set()
+
+    def drop_at(self, text: bytes, times: int) -> None:
+        """End the next connections, so many, that send something with the text."""
+        self._fatal, self._fatal_left = text, times
+
+    @property
+    def drops_left(self) -> int:
+        """How many connections drop_at has yet to end."""
+        return self._fatal_left
 
     def forget(self) -> None:
         """Forward nothing of the connections there are, for good, and tell nobody.
@@ -86,6 +97,9 @@ class Proxy:
             return  # its peer has just ended
         try:
             data = ready.recv(65536)
+            if self._fatal_left and self._fatal in data:
+                self._fatal_left -= 1
+                raise ConnectionAbortedError
             self._peers[ready].sendall(data)
         except OSError:
             data = b""

@@ -1,6 +1,5 @@
 """Reading a source that may hang, without hanging oneself."""
 
-from collections.abc import Mapping
 import threading
 import time
 
@@ -39,7 +38,7 @@ class BoundedReader:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def read(self) -> Mapping[str, source_mod.NodeInventory]:
+    def read(self) -> source_mod.Reading:
         """Return what the source says, checked.
 
         :raises InventoryUnavailable: when it says that it isn't ready, when it
@@ -115,7 +114,7 @@ class BoundedReader:
         return reading
 
     def _run(self, reading: "_Reading") -> None:
-        answer: Mapping[str, source_mod.NodeInventory] | BaseException
+        answer: source_mod.Reading | BaseException
         try:
             answer = source_mod.check(self._source.read())
         except BaseException as exc:  # noqa: BLE001 - foreign code; the caller gets it
@@ -140,6 +139,6 @@ class _Reading:
 
     def __init__(self) -> None:
         self.began = time.monotonic()
-        self.answer: Mapping[str, source_mod.NodeInventory] | BaseException = {}
+        self.answer: source_mod.Reading | BaseException = source_mod.Reading()
         self.ended = False
         self.given_up = False

@@ -16,6 +16,7 @@ from oslo_config import cfg
 
 from compute_agent.inventory import source
 from musterbook import errors
+from musterbook import names
 
 OPTION = "[inventory_fake]file"
 # How often a blocked reading looks whether the file still says so.
@@ -44,7 +45,10 @@ _DEFAULTS: dict[str, object] = {
     "numa_topology": None,
     "boot_id": None,
     "used": None,
+    "uuid": None,
+    "roams": False,
 }
+_KEYS = ("fault", "gone", "nodes", "one_machine")
 
 
 class FakeInventory(source.InventorySource):
@@ -75,9 +79,18 @@ class FakeInventory(source.InventorySource):
         if not isinstance(nodes, dict):
             raise _unavailable("nodes: is missing or not an object")
         found = {name: self._node(name, fields) for name, fields in nodes.items()}
+        gone, one_machine = content.get("gone", []), content.get("one_machine", False)
+        if not isinstance(gone, list):
+            raise _unavailable("gone: is not a list of names")
+        if not isinstance(one_machine, bool):
+            raise _unavailable("one_machine: is not true or false")
         try:
-            return source.check(found)
-        except errors.InvalidInput as exc:
+            for name in gone:
+                names.check(name, "gone")
+            return source.check(
+                source.Reading(found, gone=gone, one_machine=one_machine)
+            )
+        except (errors.InvalidInput, errors.InvalidName) as exc:
             raise _unavailable(exc.message) from None
 
     def close(self) -> None:
@@ -116,8 +129,8 @@ class FakeInventory(source.InventorySource):
             raise _unavailable(f"{self._path} is not JSON: {reason}") from None
         if not isinstance(content, dict):
             raise _unavailable(f"{self._path} doesn't hold a JSON object")
-        for key in content.keys() - {"nodes", "fault"}:
-            raise _unavailable(f"{key!a}: is unknown; known are: fault, nodes")
+        for key in content.keys() - set(_KEYS):
+            raise _unavailable(f"{key!a}: is unknown; known are: {', '.join(_KEYS)}")
         return content
 
     def _node(self, name: str, fields: object) -> source.NodeInventory:

@@ -94,7 +94,7 @@ class HostInventory(source.InventorySource):
             numa_topology=_numa_topology(cells, cpus),
             boot_id=kernel.text(self._root / "proc/sys/kernel/random/boot_id"),
         )
-        return {self._name: node}
+        return source.Reading({self._name: node}, one_machine=True)
 
     def _memory(self, cells: list[memory.Cell], limits: cgroup.Limits) -> int:
         whole = memory.total(self._root)

@@ -1,12 +1,15 @@
 """What an inventory source is, what it says of a node, and how one is loaded."""
 
 import abc
+from collections.abc import Iterable
 from collections.abc import Mapping
 import dataclasses
 from importlib import metadata
 import ipaddress
 import json
+from types import MappingProxyType
 from typing import Any
+import uuid as uuidlib
 
 from oslo_config import cfg
 from stevedore import driver
@@ -73,6 +76,10 @@ class NodeInventory:
     :param used: what workloads use that nobody claimed, None: that can't be told. It
         is asked for once, to confirm or correct the usage that Juno left (see
         docs/usage.md); so here, and only here, values may change by themselves
+    :param uuid: the node's own, the same whatever it is called and wherever it shows
+        up, or None where there is none: the book then gives it one
+    :param roams: whether an agent may take it over from the one that had it, as
+        managers of bare metal do; needs the uuid
     :raises InvalidInput: naming the field that holds what can't be stored
     """
 
@@ -89,6 +96,14 @@ class NodeInventory:
     numa_topology: str | None
     boot_id: str | None
     used: Usage | None = None
+    uuid: str | None = None
+    roams: bool = False
+
+    def columns(self) -> dict[str, object]:
+        """Return what of it is a column of the node's record that may change."""
+        found = dataclasses.asdict(self)
+        del found["uuid"], found["roams"], found["used"]
+        return found
 
     def __post_init__(self) -> None:
         names.check(self.hypervisor_hostname, "hypervisor_hostname")
@@ -107,6 +122,34 @@ class NodeInventory:
             _check_text("boot_id", self.boot_id)
         if not (self.used is None or isinstance(self.used, Usage)):
             raise errors.InvalidInput(field="used", reason="is not a Usage")
+        if self.uuid is not None:
+            _check_uuid("uuid", self.uuid)
+        if not isinstance(self.roams, bool):
+            raise errors.InvalidInput(field="roams", reason="is not true or false")
+        if self.roams and self.uuid is None:
+            raise errors.InvalidInput(field="roams", reason="needs a uuid")
+
+
+class Reading(dict[str, NodeInventory]):
+    """The nodes of one reading by name, and what else the source is sure of.
+
+    :param nodes: the nodes
+    :ivar gone: names of nodes that it knows to be gone for good. The agent deletes
+        their records; one that is merely left out it keeps
+    :ivar one_machine: whether its one node is the machine that the agent runs on, and
+        stays the same node whatever it is called
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeInventory] = MappingProxyType({}),
+        *,
+        gone: Iterable[str] = (),
+        one_machine: bool = False,
+    ) -> None:
+        super().__init__(nodes)
+        self.gone = frozenset(gone)
+        self.one_machine = one_machine
 
 
 class InventorySource(abc.ABC):
@@ -127,8 +170,9 @@ class InventorySource(abc.ABC):
         """Return every node by its name, as it is now.
 
         May block: the caller bounds it (see bounded.BoundedReader) and never runs
-        two at once. While nothing changes, two readings are equal. A node that is
-        left out is gone; a source that can't tell must raise instead.
+        two at once. While nothing changes, two readings are equal. A source that
+        can't tell what there is must raise. A node that is left out keeps its record;
+        a source that knows it to be gone says so in a Reading.
 
         :raises InventoryUnavailable: when it can't be said right now
         """
@@ -183,7 +227,7 @@ def my_ip(conf: cfg.ConfigOpts) -> str | None:
     return text
 
 
-def check(nodes: object) -> dict[str, NodeInventory]:
+def check(nodes: object) -> Reading:
     """Return what read() gave if it keeps its promise.
 
     :raises InvalidInput: naming the node and what is wrong with it
@@ -208,7 +252,30 @@ def check(nodes: object) -> dict[str, NodeInventory]:
                 field=f"node {name}", reason=f"has the same name as node {other}"
             )
         checked[name] = node
-    return checked
+    _check_distinct(checked)
+    if not isinstance(nodes, Reading):
+        return Reading(checked)
+    for name in nodes.gone:
+        if names.fold(names.check(name, "gone")) in seen:
+            raise errors.InvalidInput(
+                field="gone", reason=f"has node {name}, which is there"
+            )
+    if nodes.one_machine and len(checked) > 1:
+        raise errors.InvalidInput(
+            field="one_machine", reason=f"has {len(checked)} nodes"
+        )
+    return Reading(checked, gone=nodes.gone, one_machine=nodes.one_machine)
+
+
+def _check_distinct(nodes: Mapping[str, NodeInventory]) -> None:
+    seen: dict[str, str] = {}
+    for name, node in nodes.items():
+        if node.uuid is not None:
+            other = seen.setdefault(node.uuid, name)
+            if other != name:
+                raise errors.InvalidInput(
+                    field=f"node {name}", reason=f"has the same uuid as node {other}"
+                )
 
 
 def describe(exc: BaseException) -> str:
@@ -232,6 +299,18 @@ def _check_text(field: str, value: object) -> None:
     if not value or len(value) > names.MAX_LENGTH:
         raise errors.InvalidInput(
             field=field, reason=f"must have 1 to {names.MAX_LENGTH} characters"
+        )
+
+
+def _check_uuid(field: str, value: object) -> None:
+    """Return if it is a uuid as the book stores it: lower case, with hyphens."""
+    try:
+        fits = isinstance(value, str) and str(uuidlib.UUID(value)) == value
+    except ValueError:
+        fits = False
+    if not fits:
+        raise errors.InvalidInput(
+            field=field, reason="is not a uuid in lower case with hyphens"
         )
 
 

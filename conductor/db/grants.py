@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import hmac
 from typing import Any
+from typing import Protocol
 import uuid as uuidlib
 
 import sqlalchemy as sa
@@ -90,12 +91,21 @@ class KnownService:
 
     :ivar host: as stored, which may differ in case from what was asked
     :ivar incarnation: the one granted last; None: none ever
+    :ivar up: the leader sees it, and no operator says otherwise
     """
 
     host: str
     incarnation: int | None
     process_uuid: str | None
     said_goodbye: bool
+    up: bool = False
+
+
+class Settles(Protocol):
+    """What else has to come true with a grant, or not at all."""
+
+    def settle(self, connection: sa.Connection, host: str) -> None:
+        """Make it so, for the host that was granted; GrantConflict if it can't be."""
 
 
 class GrantStore:
@@ -120,6 +130,7 @@ class GrantStore:
             incarnation=found["incarnation"],
             process_uuid=found["process_uuid"],
             said_goodbye=found["goodbye_at"] is not None,
+            up=found["state"] == "up" and not found["forced_down"],
         )
 
     def grant(
@@ -134,6 +145,7 @@ class GrantStore:
         expected: int | None,
         had: int | None = None,
         version: int = 0,
+        claim: Settles | None = None,
     ) -> int:
         """Grant the next incarnation of a host to a process and return its number.
 
@@ -145,7 +157,9 @@ class GrantStore:
         :param had: the one as which the process serves already, which was forgotten;
             the new one is higher, and the verdict says that nobody has looked yet
         :param version: the process's service level; 0: it didn't say
-        :raises GrantConflict: another one is stored by now
+        :param claim: settled in the same transaction
+        :raises GrantConflict: another one is stored by now, or the claim's evidence
+            doesn't hold any more
         :raises InvalidInput: a value doesn't fit its column
         """
         process: dict[str, str | int | None] = {
@@ -167,13 +181,18 @@ class GrantStore:
             if found is None:
                 if expected is not None:
                     raise GrantConflict
-                return _first_grant(connection, name | process, had)
+                incarnation = _first_grant(connection, name | process, had)
+                if claim is not None:
+                    claim.settle(connection, host)
+                return incarnation
             if found["process_uuid"] == process_uuid and _matches(
                 found["secret_hash"], secret
             ):
                 return int(found["incarnation"])
             if found["incarnation"] != expected:
                 raise GrantConflict
+            if claim is not None:
+                claim.settle(connection, found["host"])
             return _next_grant(connection, found, process, had)
 
         return retry.run(self._engine, work, again_on_duplicate=True)

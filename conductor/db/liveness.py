@@ -5,6 +5,7 @@ import sqlalchemy as sa
 from conductor.db import fleet
 from conductor.db import grants
 from conductor.db import levels
+from conductor.db import node_moves
 from conductor.db import verdicts
 
 #: Name of the leader's lease.
@@ -14,14 +15,19 @@ GrantConflict = grants.GrantConflict
 KnownService = grants.KnownService
 GrantedRow = verdicts.GrantedRow
 Outlook = verdicts.Outlook
+Claim = node_moves.Claim
 Transition = verdicts.Transition
 Fleet = fleet.Fleet
 
 
 class LivenessStore(
-    grants.GrantStore, verdicts.VerdictStore, fleet.FleetStore, levels.LevelStore
+    grants.GrantStore,
+    verdicts.VerdictStore,
+    fleet.FleetStore,
+    levels.LevelStore,
+    node_moves.NodeMoveStore,
 ):
-    """Grants, the lease, verdicts, the fleet's rows and the levels that run.
+    """Grants, the lease, verdicts, the fleet's rows, levels, and whose nodes are.
 
     Any thread may call any method; each call is one transaction of its own. All
     raise DatabaseUnavailable and DatabaseBusy after their own retries.

@@ -14,6 +14,7 @@ from conductor.db import booking
 from conductor.db import grants
 from conductor.db import limits
 from conductor.db import models
+from conductor.db import node_moves
 from conductor.db import node_update
 from conductor.db import nodes
 from conductor.db import retry
@@ -46,6 +47,10 @@ _BLANK = {
 } | {"hypervisor_type": "", "hypervisor_version": 0, "cpu_info": ""}
 
 
+#: How often a creation looks, while others delete, revive and purge what it finds.
+_LOOKS = 3
+
+
 class NodeWriter:
     """Writes compute nodes; any thread may call any method."""
 
@@ -61,9 +66,9 @@ class NodeWriter:
     ) -> store.Row:
         """Insert a node and return its whole row.
 
-        A soft-deleted node of the same identity comes back under its id and uuid, and
-        with its allocations. Creating again what was created under the same uuid (an
-        answer was lost) returns it.
+        A soft-deleted node of the same uuid, or else of the same identity, comes back
+        under its id and uuid, with its allocations. Creating again what was created
+        under the same uuid (an answer was lost) returns it.
 
         :param grant: the caller's; None: it isn't an agent
         :param writes_usage: the caller, of version 1.0, may set used amounts
@@ -103,10 +108,11 @@ class NodeWriter:
             legacy allocation follows
         :raises ComputeNodeNotFound: no live node has this id
         :raises Superseded: the grant isn't the current one
+        :raises ComputeNodeMoved: the node is another host's than the grant's
         :raises InventoryChanged: the stored inventory generation is another
         :raises ComputeNodeExists: another live node has the new identity
         :raises InvalidInput: a value doesn't fit, the uuid is among them, or the
-            node's host or its new one isn't the grant's
+            node's new host isn't the grant's, or it has none
         """
         limits.refuse_uuid(values)
         writable = _writable(values, writes_usage)
@@ -154,14 +160,22 @@ class NodeWriter:
         return answer
 
     def compute_node_destroy(
-        self, node_id: int, host: str | None, grant: Grant | None = None
+        self,
+        node_id: int,
+        host: str | None,
+        grant: Grant | None = None,
+        *,
+        force: bool = False,
     ) -> None:
         """Soft-delete a live node, if host is given only while it's that host's.
 
         :param grant: the caller's; None: it isn't an agent
+        :param force: also one that is in use
         :raises ComputeNodeNotFound: it is gone, or another host has it now
+        :raises ComputeNodeInUse: more of it is used than what is reserved
         :raises Superseded: the grant isn't the current one
-        :raises InvalidInput: the node's host isn't the grant's
+        :raises ComputeNodeMoved: the node is another host's than the grant's
+        :raises InvalidInput: the node has no host
         """
         missing = errors.ComputeNodeNotFound(
             what=f"id {node_id}" if host is None else f"id {node_id} and host {host}"
@@ -182,7 +196,10 @@ class NodeWriter:
             if found is None or not ours:
                 raise missing
             if grant is not None:
-                _check_host(grant, owner)
+                _check_owner(grant, found)
+            used = usage.beyond_reserved(found)
+            if used and not force:
+                raise errors.ComputeNodeInUse(what=f"id {node_id}", used=used)
             values: dict[str, Any] = {
                 "deleted": _T.c.id,
                 "deleted_at": rows.instant(),
@@ -215,14 +232,24 @@ def _create(
     if grant is not None:
         grants.hold(connection, grant, service_obj.COMPUTE_BINARY)
         _check_host(grant, identity["host"])
-    taken = _taken(connection, str(identity["host"]), str(identity[_IDENTITY[1]]))
-    if taken is not None:
-        if taken["uuid"] is not None and taken["uuid"] == values.get("uuid"):
-            return nodes.find_by_id(connection, taken["id"])
-        raise _exists(identity)
-    old = _soft_deleted(connection, identity)
-    if old is not None:
-        return _revive(connection, old, values)
+    for _ in range(_LOOKS):
+        taken = _taken(connection, str(identity["host"]), str(identity[_IDENTITY[1]]))
+        if taken is not None:
+            if taken["uuid"] is not None and taken["uuid"] == values.get("uuid"):
+                return nodes.find_by_id(connection, taken["id"])
+            raise _exists(identity)
+        old = _soft_deleted(connection, values)
+        if old is None:
+            return _insert(connection, values, identity)
+        if _revive(connection, old, values):
+            return nodes.find_by_id(connection, old["id"])
+        # Revived by another creator, or purged: look which.
+    raise _exists(identity)
+
+
+def _insert(
+    connection: sa.Connection, values: dict[str, Any], identity: Mapping[str, Any]
+) -> dict[str, Any]:
     blank = _BLANK | {"uuid": str(uuidlib.uuid4()), "deleted": 0}
     row = usage.at_creation(blank | values) | {"booking": booking.Booking.CONFIRMED}
     _refuse_known_uuid(connection, row["uuid"], identity)
@@ -278,14 +305,22 @@ def _host_of(connection: sa.Connection, service_id: object) -> str:
 
 
 def _soft_deleted(
-    connection: sa.Connection, identity: Mapping[str, Any]
+    connection: sa.Connection, values: Mapping[str, Any]
 ) -> rows.Stored | None:
-    """Return the row of this identity that was deleted last, locked."""
+    """Return the deleted row of this uuid, or that of this identity deleted last.
+
+    It is locked.
+    """
+    if values.get("uuid") is not None:
+        same = sa.select(_T).where(_T.c.uuid == values["uuid"], _T.c.deleted > 0)
+        found = connection.execute(same.with_for_update()).mappings().first()
+        if found is not None:
+            return found
     query = (
         sa.select(_T)
         .where(
-            types.same_name(_T.c.host, identity["host"]),
-            types.same_name(_T.c.hypervisor_hostname, identity["hypervisor_hostname"]),
+            types.same_name(_T.c.host, values["host"]),
+            types.same_name(_T.c.hypervisor_hostname, values["hypervisor_hostname"]),
             _T.c.deleted > 0,
         )
         .order_by(_T.c.deleted_at.desc(), _T.c.id.desc())
@@ -297,7 +332,11 @@ def _soft_deleted(
 
 def _revive(
     connection: sa.Connection, old: rows.Stored, values: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> bool:
+    """Bring a row back with its usage; return whether it was still deleted.
+
+    Whoever used the node before it was deleted may use it still.
+    """
     uuid = old["uuid"] or values.get("uuid") or str(uuidlib.uuid4())
     new = usage.at_creation(_BLANK | dict(values))
     book = allocations.of_node(connection, old["id"])
@@ -318,13 +357,11 @@ def _revive(
             "stream_version": None,
         }
     )
-    matched = connection.execute(
-        _T.update().where(_T.c.id == old["id"], _T.c.deleted > 0).values(row)
-    ).rowcount
-    if not matched:
-        raise _exists(values)
+    query = _T.update().where(_T.c.id == old["id"], _T.c.deleted > 0)
+    if not connection.execute(query.values(row)).rowcount:
+        return False
     allocations.write(connection, old["id"], uuid, book, booked)
-    return nodes.find_by_id(connection, old["id"])
+    return True
 
 
 # -- update ------------------------------------------------------------------------
@@ -441,7 +478,7 @@ class _Change:
         if found is None:
             raise errors.ComputeNodeNotFound(what=f"id {self.node_id}")
         if self.grant is not None:
-            _check_host(self.grant, found["host"])
+            _check_owner(self.grant, found)
         stored = found["inventory_generation"]
         if self.generation is not None and stored != self.generation:
             raise errors.InventoryChanged(
@@ -520,6 +557,13 @@ def _check_host(grant: Grant, host: object) -> None:
         raise errors.InvalidInput(
             field="host", reason=f"is not {grant.host}, which the caller was granted"
         )
+
+
+def _check_owner(grant: Grant, found: rows.Stored) -> None:
+    """Return if a stored node is of the host that was granted."""
+    if found["host"] is None:
+        _check_host(grant, None)  # it belongs to nobody until it is resolved
+    node_moves.check_owner(grant.host, found)
 
 
 def _exists(identity: Mapping[str, Any]) -> errors.ComputeNodeExists:

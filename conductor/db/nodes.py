@@ -257,6 +257,11 @@ def find_by_identity(
     return min(ours or either, key=lambda row: int(row["id"]), default=None)
 
 
+def by_host(connection: sa.Connection, host: str) -> list[rows.Stored]:
+    """Return the stored rows of a host's live nodes, of either shape."""
+    return list(connection.execute(_BY_HOST, {"host": host}).mappings())
+
+
 def find_legacy(connection: sa.Connection, host: str, name: str) -> rows.Stored | None:
     """Return the live row of Juno's shape with this derived identity."""
     parameters = {"host": host, "name": name}

@@ -50,6 +50,15 @@ STORED: Mapping[str, Any] = {
 }
 
 
+def beyond_reserved(row: sa.RowMapping | Mapping[str, Any]) -> str:
+    """Return what of a stored row is used beyond what is reserved, '' for nothing."""
+    return ", ".join(
+        f"{resource.used} {row[resource.used]}, {row[resource.reserved]} reserved"
+        for resource in RESOURCES
+        if row[resource.used] > row[resource.reserved]
+    )
+
+
 def following(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns that follow from the change, as expressions.
 

@@ -189,6 +189,24 @@ HELLO_OF_A_LEVEL: dict[str, Any] = {
     "args": {**HELLO["args"], "version": 1},  # type: ignore[dict-item]
 }
 GET_VERSIONS = {"method": "get_versions", "version": "1.1", "args": {}}
+HELLO_RENAMED: dict[str, Any] = {
+    "method": "hello",
+    "version": "1.1",
+    "args": {
+        "host": "web1",
+        "process_uuid": PROCESS_UUID,
+        "boot_id": None,
+        "release": "0.1.0",
+        "secret": "the-secret",
+        "formerly": "old1",
+        "nodes": [[NODE_UUID, "n1"]],
+    },
+}
+ADOPT = {
+    "method": "adopt_node",
+    "version": "1.1",
+    "args": {"uuid": NODE_UUID, "name": "bm1", "formerly": "web2"},
+}
 GOODBYE = {"method": "goodbye", "version": "1.0", "args": {}}
 VERIFY = {"method": "verify", "version": "1.0", "args": {}}
 RESET_FLAPPING = {
@@ -301,6 +319,9 @@ class Records:
     def reset_flapping(self, *args: Any) -> None:
         self.told.append(("reset_flapping", *args))
 
+    def adopt(self, grant: context.Grant, *args: Any) -> None:
+        self.told.append(("adopt", grant.host, *args))
+
     def verify(self, *args: Any) -> None:
         if self.refuse is not None:
             raise self.refuse
@@ -313,10 +334,20 @@ class Granter:
     levels: ClassVar[list[int | None]] = []
 
     def hello(
-        self, _: Any, *, host: str, version: int | None, **__: Any
+        self,
+        _: Any,
+        *,
+        host: str,
+        version: int | None,
+        formerly: Any = None,
+        **__: Any,
     ) -> dict[str, Any]:
         self.levels.append(version)
-        return {"host": host, "incarnation": 4}
+        answer = {"host": host, "incarnation": 4}
+        if formerly is None:
+            return answer
+        assert formerly.host == "old1"
+        return {**answer, "nodes": [list(pair) for pair in formerly.nodes]}
 
 
 class Wire:
@@ -434,6 +465,17 @@ def test_what_the_conductor_is_asked(wire: Wire, transport: rpc.Transport) -> No
         secret="the-secret",
         had=3,
     )
+    api.hello(
+        a_context(),
+        host="web1",
+        process_uuid=PROCESS_UUID,
+        boot_id=None,
+        release="0.1.0",
+        secret="the-secret",
+        formerly="old1",
+        nodes=[(NODE_UUID, "n1")],
+    )
+    api.adopt_node(a_context(), NODE_UUID, "bm1", "web2")
     api.goodbye(a_context())
     api.stalled(a_context(), "disk is slow")
     api.verify(a_context())
@@ -441,9 +483,9 @@ def test_what_the_conductor_is_asked(wire: Wire, transport: rpc.Transport) -> No
     api.reset_flapping(a_context(), "web1")
     listener.stop()
     messages = [message for _, message in wire.got]
-    assert messages == [
-        PING, HELLO, HELLO_AGAIN, GOODBYE, STALLED, VERIFY, GET_FLEET, RESET_FLAPPING,
-    ]  # fmt: skip
+    hellos = [HELLO, HELLO_AGAIN, HELLO_RENAMED]
+    others = [ADOPT, GOODBYE, STALLED, VERIFY, GET_FLEET, RESET_FLAPPING]
+    assert messages == [PING, *hellos, *others]
 
 
 def say_hello(api: conductor_rpcapi.ConductorAPI) -> Any:
@@ -833,11 +875,15 @@ def test_versions_are_answered(wire: Wire, served: tuple[Nodes, Records]) -> Non
 
 def test_liveness_is_told(wire: Wire, served: tuple[Nodes, Records]) -> None:
     assert wire.ask(HELLO) == {"host": "web1", "incarnation": 4}
+    assert wire.ask(altered(HELLO_RENAMED, formerly="WEB1"))["host"] == "web1"
+    assert wire.ask(HELLO_RENAMED)["nodes"] == [[NODE_UUID, "n1"]]
+    wire.ask(ADOPT)
     wire.ask(GOODBYE)
     wire.ask(STALLED)
     assert wire.ask(VERIFY) is None
     assert wire.ask(RESET_FLAPPING) is None
     assert served[1].told == [
+        ("adopt", "web1", NODE_UUID, "bm1", "web2"),
         ("goodbye", "web1", "nova-compute", 4, "the-secret"),
         ("stalled", "web1", "nova-compute", 4, "the-secret", "disk is slow"),
         ("verify", "web1", "nova-compute", 4, "the-secret"),
@@ -909,6 +955,17 @@ def altered(message: Mapping[str, Any], **args: Any) -> dict[str, Any]:
             (altered(HELLO_OF_A_LEVEL, version=version), errors.InvalidInput)
             for version in _NO_LEVELS
         ],
+        (altered(HELLO_RENAMED, formerly="a b"), errors.InvalidName),
+        (altered(HELLO_RENAMED, formerly=7), errors.InvalidName),
+        (altered(HELLO_RENAMED, nodes="n1"), errors.InvalidInput),
+        (altered(HELLO_RENAMED, nodes=[NODE_UUID]), errors.InvalidInput),
+        (altered(HELLO_RENAMED, nodes=[["no-uuid", "n1"]]), errors.InvalidInput),
+        (altered(HELLO_RENAMED, nodes=[[NODE_UUID, "a b"]]), errors.InvalidName),
+        (altered(HELLO_RENAMED, nodes=[[NODE_UUID, "n1", 1]]), errors.InvalidInput),
+        (altered(HELLO_RENAMED, nodes=[[None, "n1"]]), errors.InvalidInput),
+        (altered(HELLO_RENAMED, nodes=[[NODE_UUID, "n"]] * 5001), errors.InvalidInput),
+        (altered(ADOPT, name="a b"), errors.InvalidName),
+        (altered(ADOPT, formerly=None), errors.InvalidName),
         ({**PING, "args": {"frob": 1}}, errors.InvalidInput),
         ({**PING, "args": [1, 2]}, errors.InvalidInput),
         ({**PING, "args": None}, errors.InvalidInput),

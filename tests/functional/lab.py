@@ -163,7 +163,7 @@ class Lab:
             "update_resources_interval": UPDATE_RESOURCES_INTERVAL,
             "rpc_response_timeout": self.response_timeout,
             "stalled_after": self.stalled_after,
-            "state_path": self.folder,
+            "state_path": self.state(name),
             "graceful_shutdown_timeout": 10,
             **more,
         }
@@ -201,6 +201,10 @@ class Lab:
         self.write_nodes(name, nodes or {host: NODE})
         config = self.config(name, {"host": host})
         return self.run("compute_agent.main", "--config-file", config, name=name)
+
+    def state(self, name: str) -> pathlib.Path:
+        """Return the state directory of what was started under this name."""
+        return self.folder / f"{name}.state"
 
     def write_nodes(self, name: str, nodes: Mapping[str, Any], **more: Any) -> None:
         """Say what the fake source of an agent reports from now on."""

@@ -175,8 +175,10 @@ def test_destroy(legacy: sa.Engine, store: db_store.DatabaseStore) -> None:
         store.compute_node_destroy(1, "other")
     with pytest.raises(errors.ComputeNodeNotFound):
         store.compute_node_destroy(3, "dead")
-    store.compute_node_destroy(1, "H1")
-    store.compute_node_destroy(2, None)
+    with pytest.raises(errors.ComputeNodeInUse):
+        store.compute_node_destroy(1, "H1")
+    store.compute_node_destroy(1, "H1", force=True)
+    store.compute_node_destroy(2, None, force=True)
     assert [n["id"] for n in store.compute_nodes()] == [3]
 
 

@@ -33,6 +33,7 @@ CREATED_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a003"
 VERSIONS = dict.fromkeys(
     ("ComputeNode", "ComputeNodeList", "Service", "ServiceList"), "1.1"
 ) | {"ComputeNode": "1.2", "ComputeNodeList": "1.2"}
+OTHER_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a009"
 #: Say when, or how often, and not what.
 WHEN = {"updated_at", "created_at", "deleted_at", "granted_at", "generation"}
 
@@ -132,6 +133,7 @@ HELLO = {
 EXPOSED: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "ping": ({}, None),
     "hello": (HELLO, None),
+    "adopt_node": ({"uuid": OTHER_UUID, "name": "hv2", "formerly": "web9"}, None),
     "goodbye": ({}, None),
     "stalled": ({"reason": "the disk hangs"}, None),
     "verify": ({}, None),
@@ -175,6 +177,8 @@ class World:
         values |= {"uuid": NODE_UUID, "vcpus_used": 3}  # to be confirmed
         row = nodes.compute_node_create(values, None, writes_usage=True)
         self.node_id = row["id"]
+        other = {"host": "web9", "hypervisor_hostname": "hv2", "uuid": OTHER_UUID}
+        nodes.compute_node_create(other, None)
 
     def ask(self, method: str, args: Mapping[str, Any]) -> Any:
         """Send a message and return the answer or the error."""

@@ -50,6 +50,23 @@ def write_all(
         )
 
 
+def write_all_of_another(
+    store: db_store.DatabaseStore, node_id: int, grant: Grant
+) -> None:
+    """Try every way to write web1's node as another host's agent."""
+    for values in ({"vcpus": 9}, {"running_vms": 1}, {"hypervisor_hostname": "new"}):
+        for generation in (0, None):
+            with pytest.raises(errors.ComputeNodeMoved) as caught:
+                store.compute_node_update(node_id, values, generation, grant)
+            assert caught.value.host == "web1"
+    with pytest.raises(errors.ComputeNodeMoved):
+        store.compute_node_destroy(node_id, None, grant)
+    with pytest.raises(errors.InvalidInput):
+        store.compute_node_create(
+            NODE | {"host": "web1", "hypervisor_hostname": "second"}, grant
+        )
+
+
 def test_the_granted_agent_writes(
     store: db_store.DatabaseStore, grant: Grant, node: dict[str, Any]
 ) -> None:
@@ -127,7 +144,7 @@ def test_an_agent_writes_its_own_hosts_nodes_only(
     node: dict[str, Any],
 ) -> None:
     other = granted(engine, "web2", SECRET, None)
-    write_all(store, node["id"], other, errors.InvalidInput)
+    write_all_of_another(store, node["id"], other)
     with pytest.raises(errors.InvalidInput) as caught:
         store.compute_node_update(node["id"], {"host": "web2"}, 0, grant)
     assert caught.value.field == "host"
@@ -147,7 +164,7 @@ def test_a_row_of_junos_shape_belongs_to_its_services_agent(
         juno.node(connection, 2, 2, "hv")
     grant = granted(engine, "web1", SECRET, None)
     other = granted(engine, "web2", SECRET, None)
-    write_all(store, 1, other, errors.InvalidInput)
+    write_all_of_another(store, 1, other)
     with pytest.raises(errors.InvalidInput):
         store.compute_node_update(2, {"vcpus": 9}, 0, grant)
     assert store.compute_node_update(1, {"vcpus": 9}, 0, grant)["host"] == "web1"

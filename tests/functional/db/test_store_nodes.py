@@ -312,21 +312,25 @@ def test_moving_onto_a_live_identity_is_refused(store: db_store.DatabaseStore) -
 def test_destroy_is_the_owners_and_create_revives(
     store: db_store.DatabaseStore,
 ) -> None:
-    made = store.compute_node_create(
-        VALUES | {"vcpus_used": 5, "running_vms": 4}, writes_usage=True
-    )
+    in_use = {"vcpus_used": 5, "memory_mb_used": 512, "running_vms": 4}
+    made = store.compute_node_create(VALUES | in_use, writes_usage=True)
     with pytest.raises(errors.ComputeNodeNotFound):
         store.compute_node_destroy(made["id"], "stranger")
-    store.compute_node_destroy(made["id"], "NODE1.example")
+    with pytest.raises(errors.ComputeNodeInUse, match="vcpus_used 5, 1 reserved"):
+        store.compute_node_destroy(made["id"], "node1.example")
+    assert store.compute_node_get(id=made["id"]) == made
+    store.compute_node_destroy(made["id"], "NODE1.example", force=True)
     with pytest.raises(errors.ComputeNodeNotFound):
         store.compute_node_destroy(made["id"], None)
     for found in (store.compute_nodes(), store.compute_nodes_by_host("node1.example")):
         assert found == []
     with pytest.raises(errors.ComputeNodeNotFound):
         store.compute_node_update(made["id"], {"vcpus": 1}, 0)
-    back = store.compute_node_create(VALUES | {"vcpus": 3})
+    back = store.compute_node_create(VALUES | {"vcpus": 3, "reserved_vcpus": 2})
     assert (back["id"], back["uuid"]) == (made["id"], made["uuid"])
-    assert (back["vcpus"], back["vcpus_used"], back["running_vms"]) == (3, 5, None)
+    # What others used of it they use still, and 2 are reserved now.
+    assert (back["vcpus"], back["vcpus_used"], back["running_vms"]) == (3, 6, None)
+    assert (back["memory_mb_used"], back["free_ram_mb"]) == (512, 16000 - 512)
     assert back["deleted"] is False
     assert back["deleted_at"] is None
     with pytest.raises(errors.InventoryChanged):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 import json
 import logging
 import pathlib
+import shutil
 import threading
 from typing import Any
 import uuid
@@ -96,6 +97,7 @@ class World:
             conf.set_override("host", host)
             conf.set_override("transport_url", self.url)
             conf.set_override("rpc_response_timeout", 5)
+            conf.set_override("state_path", str(self.folder / f"{host}.state"))
             conf.set_override("update_resources_interval", 0.2)
             conf.set_override("source", "fake", "inventory")
             conf.set_override(
@@ -143,6 +145,13 @@ class World:
     def incarnation(self, host: str) -> int | None:
         known = self.records.known(host, service_obj.COMPUTE_BINARY)
         return known.incarnation if known else None
+
+    def copy_state(self, host: str, to: str) -> None:
+        """Give a host's state directory to another host, as an image does."""
+        shutil.copytree(self.folder / f"{host}.state", self.folder / f"{to}.state")
+
+    def nodes(self) -> list[Any]:
+        return db_store.DatabaseStore(self.engine).compute_nodes()
 
     def memory(self) -> list[int]:
         rows = db_store.DatabaseStore(self.engine).compute_nodes()
@@ -447,3 +456,119 @@ def test_the_service_level_is_told_unless_a_pin_forbids_it(
     values: dict[str, Any] = {"upgrade_levels/conductor": pin}
     world.agent("web1", **values).start()
     assert world.records.lowest_level(service_obj.COMPUTE_BINARY) == level
+
+
+# -- identity ----------------------------------------------------------------------
+
+
+def saved(world: World, host: str) -> Any:
+    path = world.folder / f"{host}.state" / "nodes.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def test_a_renamed_host_keeps_its_node(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The machine web1 gets the name web2; its one node has the host's name."""
+    world.serve()
+    world.write("web1", one_machine=True)
+    one = world.agent("web1")
+    one.start()
+    (before,) = world.nodes()
+    named = {"name": "web1", "uuid": before["uuid"]}
+    util.wait_until(lambda: saved(world, "web1") == {"host": "web1", "nodes": [named]})
+    db_store.DatabaseStore(world.engine).compute_node_update(
+        before["id"], {"vcpus_used": 3}, None, writes_usage=True
+    )
+    one.stop()
+    world.copy_state("web1", "web2")
+    caplog.clear()
+    world.write("web2", one_machine=True)
+    world.agent("web2").start()
+    (after,) = world.nodes()
+    assert (after["id"], after["uuid"], after["vcpus_used"]) == (
+        before["id"],
+        before["uuid"],
+        3,
+    )
+    assert (after["host"], after["hypervisor_hostname"]) == ("web2", "web2")
+    (line,) = [m for m in caplog.messages if m.startswith("Host renamed")]
+    for word in ("web1", "web2", before["uuid"], "service of web1 stays"):
+        assert word in line
+    assert len(db_store.DatabaseStore(world.engine).services()) == 2
+    named = {"name": "web2", "uuid": before["uuid"]}
+    util.wait_until(lambda: saved(world, "web2") == {"host": "web2", "nodes": [named]})
+
+
+def test_a_copied_state_directory_is_refused(world: World) -> None:
+    """A-LIV-3, first step; the first agent isn't disturbed."""
+    world.serve()
+    world.write("web1")
+    world.agent("web1").start()
+    before = world.nodes()
+    util.wait_until(lambda: saved(world, "web1"))
+    world.copy_state("web1", "web2")
+    world.write("web2")
+    with pytest.raises(errors.NodeTaken) as caught:
+        world.agent("web2").start()
+    assert (caught.value.host, caught.value.uuid) == ("web1", before[0]["uuid"])
+    for word in ("web1", before[0]["uuid"]):
+        assert word in caught.value.message
+    assert world.incarnation("web2") is None
+    assert world.nodes() == before
+    assert world.seen == ["join web1#1"]
+    assert world.failures == {}
+
+
+def test_a_state_directory_brought_to_a_host_with_nodes_moves_none(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.serve()
+    for host in ("web1", "web2"):
+        world.write(host)
+        one = world.agent(host)
+        one.start()
+        util.wait_until(lambda host=host: saved(world, host))  # type: ignore[misc]
+        one.stop()
+    before = world.nodes()
+    shutil.rmtree(world.folder / "web2.state")
+    world.copy_state("web1", "web2")
+    world.agent("web2").start()
+    assert world.nodes() == before
+    (line,) = [m for m in caplog.messages if m.startswith("Host renamed")]
+    assert "not taken over" in line
+    util.wait_until(lambda: saved(world, "web2")["host"] == "web2")
+
+
+def test_a_lost_state_directory_loses_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1")
+    one.start()
+    before = world.nodes()
+    one.stop()
+    shutil.rmtree(world.folder / "web1.state")
+    (world.folder / "web1.state").write_text("no directory")
+    world.agent("web1").start()
+    assert world.nodes() == before
+    assert "goes on without it" in caplog.text
+
+
+def test_a_node_moves_to_another_agent_that_reports_it(world: World) -> None:
+    world.serve()
+    roams = {**NODE, "uuid": "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a001", "roams": True}
+    for host in ("web1", "web2"):
+        world.write(host, {"n1": roams, host: NODE})
+        world.agent(host).start()
+        world.write(host, {host: NODE})
+    assert sorted((n["host"], n["hypervisor_hostname"]) for n in world.nodes()) == [
+        ("web1", "web1"),
+        ("web2", "n1"),
+        ("web2", "web2"),
+    ]
+    util.wait_until(
+        lambda: saved(world, "web1") and len(saved(world, "web1")["nodes"]) == 1
+    )
+    assert len(world.nodes()) == 3

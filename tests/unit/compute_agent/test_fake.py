@@ -15,6 +15,9 @@ from tests.unit.compute_agent import trees
 NODE = {"vcpus": 8, "memory_mb": 16384, "local_gb": 200}
 
 
+UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a001"
+
+
 class File:
     """The source's file, and a source that reads it."""
 
@@ -103,6 +106,11 @@ def test_the_order_of_keys_changes_nothing(file: File) -> None:
         ({"cpu_info": None}, "node 'n': cpu_info: is not the JSON of an object"),
         ({"supported_instances": {}}, "node 'n': supported_instances: is not a list"),
         ({"hypervisor_type": ""}, "node 'n': hypervisor_type: must have 1 to 255"),
+        ({"uuid": "N1"}, "node 'n': uuid: is not a uuid in lower case"),
+        ({"uuid": UUID.upper()}, "node 'n': uuid: is not a uuid in lower case"),
+        ({"uuid": UUID.replace("-", "")}, "node 'n': uuid: is not a uuid in lower"),
+        ({"roams": True}, "node 'n': roams: needs a uuid"),
+        ({"uuid": UUID, "roams": 1}, "node 'n': roams: is not true or false"),
         ({"hypervisor_hostname": "m"}, "node 'n': 'hypervisor_hostname': is unknown"),
         ({"used": 1}, "node 'n': used: must have exactly vcpus, memory_mb, local_gb"),
         ({"used": {"vcpus": 1}}, "node 'n': used: must have exactly vcpus, memory_mb"),
@@ -131,6 +139,10 @@ def test_a_field_that_cannot_be_used_is_named(
         ('{"nodes": {"n": 1}}', "node 'n': is not an object"),
         ('{"nodes": {"n": {"vcpus": 1}}}', "node 'n': memory_mb: is missing"),
         ('{"nodes": {"n": {}, "n": {}}}', "'n' is there twice"),
+        ('{"nodes": {}, "gone": "n"}', "gone: is not a list of names"),
+        ('{"nodes": {}, "gone": [7]}', "gone: is not text"),
+        ('{"nodes": {}, "gone": ["a b"]}', "gone: has the character ' '"),
+        ('{"nodes": {}, "one_machine": "yes"}', "one_machine: is not true or false"),
         ('{"nodes": {}, "fault": "slow:-1"}', "fault: is not one of null, slow:"),
         ('{"nodes": {}, "fault": "slow:nan"}', "fault: is not one of null, slow:"),
         ('{"nodes": {}, "fault": ["raise"]}', "fault: is not one of null, slow:"),
@@ -158,6 +170,21 @@ def test_a_bad_node_name(file: File, name: str) -> None:
 def test_names_that_differ_in_case_only(file: File) -> None:
     file.write({"nodes": {"n": NODE, "N": NODE}})
     assert "node N: has the same name as node n" in file.refused()
+
+
+def test_what_else_a_reading_says(file: File) -> None:
+    file.write({"nodes": {"n": NODE}, "gone": ["m"], "one_machine": True})
+    reading = file.source.read()
+    assert isinstance(reading, source.Reading)
+    assert reading.gone == {"m"}
+    assert reading.one_machine is True
+    file.write({"nodes": {"n": NODE}, "gone": ["N"]})
+    assert "gone: has node N, which is there" in file.refused()
+    file.write({"nodes": {"n": NODE, "m": NODE}, "one_machine": True})
+    assert "one_machine: has 2 nodes" in file.refused()
+    twin = {**NODE, "uuid": UUID}
+    file.write({"nodes": {"n": twin, "m": twin}})
+    assert "node m: has the same uuid as node n" in file.refused()
 
 
 def test_a_missing_file(file: File) -> None:

@@ -9,6 +9,7 @@ from oslo_config import cfg
 import pytest
 
 from compute_agent import core
+from compute_agent import holdings
 from compute_agent import resource_tracker
 from compute_agent import tenure
 from compute_agent.inventory import bounded
@@ -36,6 +37,18 @@ class Book:
             return dict(self.rows[host, nodename])
         except KeyError:
             raise errors.ComputeNodeNotFound(what=f"{host}/{nodename}") from None
+
+    def compute_node_get(
+        self,
+        *,
+        id: int | None = None,  # noqa: A002  # the column's name
+        uuid: str | None = None,
+    ) -> Mapping[str, Any]:
+        self.calls.append("get")
+        for row in self.rows.values():
+            if row["uuid"] == uuid:
+                return dict(row)
+        raise errors.ComputeNodeNotFound(what=f"uuid {uuid}")
 
     def compute_node_create(
         self,
@@ -102,7 +115,7 @@ class Source(source.InventorySource):
     def read(self) -> Mapping[str, source.NodeInventory]:
         if self.fail is not None:
             raise self.fail
-        return dict(self.nodes)
+        return self.nodes
 
 
 def node(name: str, **values: Any) -> source.NodeInventory:
@@ -137,13 +150,23 @@ def machine() -> Source:
     return Source(conf)
 
 
-@pytest.fixture
-def tracker(machine: Source) -> Iterator[resource_tracker.ResourceTracker]:
+def make_tracker(
+    machine: Source, **values: Any
+) -> tuple[resource_tracker.ResourceTracker, bounded.BoundedReader]:
     reader = bounded.BoundedReader(machine, 5.0, "test")
     held = tenure.Tenure(context.Grant(host="web1", incarnation=1, secret="secret"))
-    yield resource_tracker.ResourceTracker(
-        "web1", reader, core.Policy.from_conf(machine.conf), held
+    known = holdings.Holdings(held, lambda *_: None, {})
+    policy = core.Policy.from_conf(machine.conf)
+    made = resource_tracker.ResourceTracker(
+        reader, policy, known, lambda _: None, **values
     )
+    return made, reader
+
+
+@pytest.fixture
+def tracker(machine: Source) -> Iterator[resource_tracker.ResourceTracker]:
+    made, reader = make_tracker(machine)
+    yield made
     reader.close()
 
 
@@ -188,6 +211,9 @@ def taken_over(book: Book) -> None:
     used = {"vcpus_used": 4, "memory_mb_used": 4608, "local_gb_used": 40}
     book.rows["web1", "n1"] = {
         "id": 1,
+        "uuid": "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a001",
+        "host": "web1",
+        "hypervisor_hostname": "n1",
         "inventory_generation": 0,
         "usage_confirmed": False,
         **used,
@@ -307,10 +333,7 @@ def test_a_node_that_makes_it_give_up_keeps_none_from_being_saved(
 
 def test_stopping_it_begins_with_no_other_node(book: Book, machine: Source) -> None:
     stopping = threading.Event()
-    reader = bounded.BoundedReader(machine, 5.0, "test")
-    held = tenure.Tenure(context.Grant(host="web1", incarnation=1, secret="secret"))
-    policy = core.Policy.from_conf(machine.conf)
-    tracker = resource_tracker.ResourceTracker("web1", reader, policy, held, stopping)
+    tracker, reader = make_tracker(machine, stopping=stopping)
     machine.nodes = {name: node(name) for name in ("n1", "n2", "n3")}
     create = book.compute_node_create
 

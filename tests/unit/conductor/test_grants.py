@@ -12,6 +12,9 @@ from musterbook import context
 from musterbook import errors
 from tests import util
 
+UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a001"
+OTHER = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a002"
+
 
 class Records:
     """Liveness records of one host; ``races`` others win before we do."""
@@ -20,17 +23,28 @@ class Records:
         self.service = known
         self.races = races
         self.granted: list[Any] = []
+        self.former: liveness.KnownService | None = None
+        self.claim: Any = None
 
     def known(self, host: str, binary: str) -> liveness.KnownService | None:
-        return self.service
+        return self.former if host == "former" else self.service
+
+    def nodes_of(self, host: str, uuids: Any) -> list[tuple[str, str]]:
+        assert host == "former"
+        return [(uuid, "n1") for uuid in uuids if uuid == UUID]
+
+    def hosts_of(self, uuids: Any) -> list[tuple[str, str | None]]:
+        return [(uuid, "web1" if uuid == UUID else None) for uuid in uuids]
 
     def grant(
         self,
         *args: Any,
         expected: int | None,
         had: int | None,
+        claim: Any,
         version: int = 0,
     ) -> int:
+        self.claim = claim
         if self.races:
             self.races -= 1
             raise liveness.GrantConflict
@@ -57,6 +71,7 @@ def hello(
     records: Records,
     answers: str | errors.MusterbookError | dict[str, Any],
     host: str = "web1",
+    formerly: grants.Formerly | None = None,
 ) -> Any:
     """Say hello while the host's old process answers a uuid, a dict or an error."""
     asked: list[str] = []
@@ -68,10 +83,14 @@ def hello(
         return {"process_uuid": answers} if isinstance(answers, str) else answers
 
     granter = grants.Granter(records, ping)  # type: ignore[arg-type]  # what is used
-    return say(granter, host), asked
+    return say(granter, host, formerly), asked
 
 
-def say(granter: grants.Granter, host: str = "web1") -> dict[str, Any]:
+def say(
+    granter: grants.Granter,
+    host: str = "web1",
+    formerly: grants.Formerly | None = None,
+) -> dict[str, Any]:
     return granter.hello(
         context.service_context(),
         host=host,
@@ -79,6 +98,7 @@ def say(granter: grants.Granter, host: str = "web1") -> dict[str, Any]:
         boot_id=None,
         release="1",
         secret="a-secret",
+        formerly=formerly,
     )
 
 
@@ -186,3 +206,73 @@ def test_a_lost_race_is_decided_anew() -> None:
 def test_races_end() -> None:
     with pytest.raises(errors.DatabaseBusy):
         hello(Records(known(), races=1000), SILENCE)
+
+
+# -- a host that was renamed -------------------------------------------------------
+
+FORMERLY = grants.Formerly("former", [(UUID, "n1"), (OTHER, "n2")])
+
+
+def renamed(
+    answers: Any,
+    former: liveness.KnownService | None,
+    formerly: grants.Formerly = FORMERLY,
+) -> tuple[Any, Records, list[str]]:
+    records = Records(None)
+    records.former = former
+    answer, asked = hello(records, answers, formerly=formerly)
+    return answer, records, asked
+
+
+@pytest.mark.parametrize(
+    ("former", "asked"),
+    [
+        (None, []),  # its service was deleted
+        (known(host="former", said_goodbye=True, up=True), []),
+        (known(host="former", incarnation=None, process_uuid=None), []),
+        (known(host="former"), ["former"]),  # nobody answers
+    ],
+)
+def test_nodes_of_a_name_that_nobody_serves_are_claimed(
+    former: liveness.KnownService | None, asked: list[str]
+) -> None:
+    answer, records, pinged = renamed(SILENCE, former)
+    assert answer["nodes"] == [[UUID, "web1"], [OTHER, None]]
+    number = former.incarnation if former else None
+    assert records.claim == liveness.Claim("former", number, frozenset([UUID]))
+    assert pinged == asked
+
+
+@pytest.mark.parametrize(
+    "answers", ["old-process", errors.RemoteFailure(class_name="KeyError")]
+)
+def test_a_copy_of_a_living_agent_is_refused(answers: Any) -> None:
+    records = Records(None)
+    records.former = known(host="former")
+    with pytest.raises(errors.NodeTaken) as caught:
+        hello(records, answers, formerly=FORMERLY)
+    assert (caught.value.host, caught.value.uuid) == ("former", UUID)
+    for word in ("former", UUID, "old-process", "state_path"):
+        assert word in caught.value.message
+    assert records.granted == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "up"), [(SILENCE, True), (NOT_ASKED, False), (NOT_ASKED, True)]
+)
+def test_nodes_of_who_may_live_are_waited_for(answers: Any, up: bool) -> None:
+    records = Records(None)
+    records.former = known(host="former", up=up)
+    with pytest.raises(errors.AgentUnavailable):
+        hello(records, answers, formerly=FORMERLY)
+    assert records.granted == []
+
+
+def test_where_nothing_is_to_be_claimed_nobody_is_pinged() -> None:
+    answer, records, asked = renamed(
+        "old-process",
+        known(host="former"),
+        grants.Formerly("former", [(OTHER, "n2")]),
+    )
+    assert answer["nodes"] == [[OTHER, None]]
+    assert (records.claim, asked) == (None, [])

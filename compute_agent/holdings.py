@@ -1,0 +1,291 @@
+"""The records of this agent's nodes: found, taken over, renamed, given up, deleted.
+
+What decides is the book: a node is its host's and has its name there. The uuids that
+are known from before, from the source or from the book, only tell where to look when
+there is no such record.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+
+from oslo_log import log as logging
+
+from compute_agent import contest
+from compute_agent import tenure
+from compute_agent.inventory import source as inventory_source
+from musterbook import errors
+from musterbook import names
+from objects import compute_node
+
+LOG = logging.getLogger(__name__)
+
+
+class Holdings:
+    """The nodes of one agent; the audits' thread uses it.
+
+    :param held: the grant
+    :param adopt: asks the conductor for the node of another agent, by uuid, the name
+        that it gets here, and the host that has it
+    :param known: node name to uuid, as the book confirmed them before
+    :param contested: remembers which nodes others have taken
+    """
+
+    def __init__(
+        self,
+        held: tenure.Tenure,
+        adopt: Callable[[str, str, str], None],
+        known: Mapping[str, str],
+        contested: contest.Contest | None = None,
+    ) -> None:
+        self._held = held
+        self._adopt = adopt
+        self._known = dict(known)
+        self._contest = contested or contest.Contest()
+        self._nodes: dict[str, compute_node.ComputeNode] = {}
+        self._absent: set[str] = set()  # of which it was said that they are kept
+        self._gone: set[str] = set()  # that have no record any more
+        self._in_use: set[str] = set()  # of which it was said that they can't go
+
+    @property
+    def confirmed(self) -> Mapping[str, str]:
+        """Node name to uuid, as the book confirmed them last."""
+        return self._known
+
+    def forget(self, name: str) -> None:
+        """Read a node from the book when it is needed next."""
+        self._nodes.pop(name, None)
+
+    def forget_all(self) -> None:
+        """Read every node from the book when it is needed next."""
+        self._nodes.clear()
+        self._gone.clear()
+
+    def find(
+        self, name: str, reading: inventory_source.Reading
+    ) -> compute_node.ComputeNode | None:
+        """Return the node's record; None: there is none, not even elsewhere.
+
+        :raises ComputeNodeMoved: another host has it
+        """
+        node = self._nodes.get(name) or self._by_name(name)
+        if node is None:
+            uuid = self._uuid_of(name, reading)
+            node = None if uuid is None else self._by_uuid(uuid)
+            if node is not None and not self._is_ours(node):
+                node = self._take(name, reading[name], node, str(node.host))
+            elif node is not None:
+                self._check_rename(name, reading, node)
+        if node is not None:
+            self._hold(name, node)
+        return node
+
+    def create(
+        self, name: str, columns: Mapping[str, object], uuid: str | None
+    ) -> compute_node.ComputeNode:
+        """Create the node, or take the one that was created meanwhile; return it.
+
+        The latter is read only: what differs is saved at the next audit, or by
+        whoever created it.
+
+        :param uuid: of the source; None: it has none
+        """
+        before = self._known.get(name)
+        own = {"uuid": uuid or before} if uuid or before else {}
+        node = compute_node.ComputeNode(
+            self._held.context, host=self._held.grant.host, **own, **columns
+        )
+        try:
+            node.create()
+        except errors.ComputeNodeExists:
+            found = self._by_name(name)
+            if found is None:
+                raise
+            self._hold(name, found)
+            return found
+        self._hold(name, node)
+        if before is None:
+            LOG.info("Node %s: created with id %s, uuid %s", name, node.id, node.uuid)
+        else:
+            LOG.warning(
+                "Node %s: its record was deleted behind this agent's back; it is back "
+                "with id %s, uuid %s",
+                name,
+                node.id,
+                node.uuid,
+            )
+        return node
+
+    def renamed(self, name: str, former: str) -> None:
+        """Note that a record was saved under a node's new name."""
+        node = self._nodes[name]
+        self._confirm(name, node.uuid)
+        LOG.warning(
+            "Node %s was %s: its record (uuid %s) has the new name, and keeps what is "
+            "used of it",
+            name,
+            former,
+            node.uuid,
+        )
+
+    def lose(self, name: str, uuid: str, host: str) -> None:
+        """Note, and say once, that a node is another host's."""
+        self.forget(name)
+        pause = self._contest.lose(uuid)
+        if pause is not None:
+            LOG.warning(
+                "Node %s (uuid %s) is host %s's now: nothing of it is deleted, saved "
+                "or created here. If its source goes on to report it as one that "
+                "roams, it is asked for again after %.0f s",
+                name,
+                uuid,
+                host,
+                pause,
+            )
+
+    def settle_absent(self, reading: inventory_source.Reading) -> None:
+        """See what becomes of nodes that the source leaves out and isn't sure of.
+
+        Their records stay, which is said once.
+        """
+        here = {names.fold(name) for name in reading}
+        gone = {names.fold(name) for name in reading.gone}
+        absent = {n for n in self._known if names.fold(n) not in here | gone}
+        self._absent &= absent
+        for name in sorted(absent - self._absent):
+            uuid = self._known[name]
+            node = self._by_uuid(uuid)
+            self.forget(name)
+            if node is None:
+                del self._known[name]
+            elif not self._is_ours(node):
+                self.lose(name, uuid, str(node.host))
+                del self._known[name]
+            else:
+                self._absent.add(name)
+                LOG.warning(
+                    "Node %s: the inventory source leaves it out and doesn't say that "
+                    "it is gone: its record (id %s, uuid %s) stays",
+                    name,
+                    node.id,
+                    uuid,
+                )
+
+    def delete_gone(self, name: str) -> bool:
+        """Delete the record of a node that is gone; return whether there was one.
+
+        Only while it is this host's and nothing is used of it.
+        """
+        if name in self._gone:
+            return False
+        deleted = False
+        node = self._nodes.get(name) or self._by_name(name)
+        if node is not None:
+            try:
+                node.destroy()
+                deleted = True
+            except errors.ComputeNodeInUse as exc:
+                if name not in self._in_use:
+                    LOG.warning("Node %s: gone, but %s", name, exc.message)
+                self._in_use.add(name)
+                return False
+            except (errors.ComputeNodeMoved, errors.ComputeNodeNotFound):
+                LOG.info("Node %s: gone, and its record isn't this host's", name)
+        self.forget(name)
+        self._known.pop(name, None)
+        self._gone.add(name)
+        self._in_use.discard(name)
+        if deleted and node is not None:
+            LOG.warning(
+                "Node %s: its source says that it is gone; its record (id %s, uuid "
+                "%s) is deleted",
+                name,
+                node.id,
+                node.uuid,
+            )
+        return deleted
+
+    def _is_ours(self, node: compute_node.ComputeNode) -> bool:
+        ours = names.fold(self._held.grant.host)
+        return node.host is not None and names.fold(node.host) == ours
+
+    def _hold(self, name: str, node: compute_node.ComputeNode) -> None:
+        self._nodes[name] = node
+        self._gone.discard(name)
+        if names.fold(str(node.hypervisor_hostname)) == names.fold(name):
+            self._confirm(name, node.uuid)
+        self._contest.take(node.uuid)
+
+    def _confirm(self, name: str, uuid: str) -> None:
+        """Note that the book has the uuid under this name, hence under no other."""
+        for old in [n for n, known in self._known.items() if known == uuid]:
+            del self._known[old]
+        self._known[name] = uuid
+
+    def _uuid_of(self, name: str, reading: inventory_source.Reading) -> str | None:
+        """Return under which uuid a node may be known that has no record here."""
+        uuid = reading[name].uuid or self._known.get(name)
+        if uuid is None and reading.one_machine and len(self._known) == 1:
+            (uuid,) = self._known.values()
+        return uuid
+
+    def _by_name(self, name: str) -> compute_node.ComputeNode | None:
+        try:
+            return compute_node.ComputeNode.get_by_host_and_nodename(
+                self._held.context, self._held.grant.host, name
+            )
+        except errors.ComputeNodeNotFound:
+            return None
+
+    def _by_uuid(self, uuid: str) -> compute_node.ComputeNode | None:
+        """Return the record of a uuid; None: there is none that belongs to a host."""
+        try:
+            found = compute_node.ComputeNode.get_by_uuid(self._held.context, uuid)
+        except errors.ComputeNodeNotFound:
+            return None
+        return None if found.host is None else found
+
+    def _take(
+        self,
+        name: str,
+        wanted: inventory_source.NodeInventory,
+        node: compute_node.ComputeNode,
+        host: str,
+    ) -> compute_node.ComputeNode | None:
+        """Take a node over that another host has, if it may be.
+
+        :raises ComputeNodeMoved: it may not, or not yet
+        """
+        moved = errors.ComputeNodeMoved(uuid=node.uuid, host=host)
+        if self._known.get(name) == node.uuid:
+            self.lose(name, node.uuid, host)
+        if not wanted.roams or not self._contest.may_take(node.uuid):
+            raise moved
+        try:
+            self._adopt(node.uuid, name, host)
+        except errors.ComputeNodeNotFound:
+            return None  # deleted just now
+        LOG.warning(
+            "Node %s (uuid %s): taken over from host %s, with what is used of it",
+            name,
+            node.uuid,
+            host,
+        )
+        return self._by_name(name)
+
+    def _check_rename(
+        self,
+        name: str,
+        reading: inventory_source.Reading,
+        node: compute_node.ComputeNode,
+    ) -> None:
+        """Return if a record of this host may get another name.
+
+        :raises InvalidInput: its node is still there
+        """
+        former = names.fold(node.hypervisor_hostname or "")
+        if former in {names.fold(other) for other in reading}:
+            raise errors.InvalidInput(
+                field=f"node {name}",
+                reason=f"has the uuid of node {node.hypervisor_hostname}, which is "
+                "there as well",
+            )

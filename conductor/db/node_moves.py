@@ -1,0 +1,180 @@
+"""Compute nodes that go to another host, under their id and uuid, with their usage.
+
+Two ways: a host was renamed and takes its nodes along as its agent says hello; and a
+node that several agents can manage turned up at another one. Either is one transaction
+that changes nothing but whose the node is. Generations rise, so that whoever held it
+must read it again before it writes.
+
+There is never a second live row of one host and name: where the new host has a row of
+that name, that one stays and the other is left where it is.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+from oslo_db import exception as oslo_exc
+import sqlalchemy as sa
+
+from conductor.db import grants
+from conductor.db import limits
+from conductor.db import models
+from conductor.db import nodes
+from conductor.db import retry
+from conductor.db import rows
+from conductor.db import services
+from conductor.db import types
+from musterbook import errors
+from musterbook import names
+from musterbook.context import Grant
+from objects import service as service_obj
+
+_T = models.compute_nodes
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """That a host was renamed, as its agent says, and what was found out about it.
+
+    :ivar host: the former name
+    :ivar incarnation: the one last granted under that name when its process was found
+        to be gone; None: none ever, or the service was deleted
+    :ivar uuids: of the nodes that the agent had under that name
+    """
+
+    host: str
+    incarnation: int | None
+    uuids: frozenset[str]
+
+    def settle(self, connection: sa.Connection, host: str) -> None:
+        """Give the nodes to the host, unless it has nodes already.
+
+        A host with nodes of its own wasn't renamed: somebody brought another one's
+        state to it.
+
+        :raises GrantConflict: a process was granted the former name meanwhile
+        """
+        binary = service_obj.COMPUTE_BINARY
+        former = services.find(connection, self.host, binary, lock=True)
+        incarnation = None if former is None else former["incarnation"]
+        if incarnation != self.incarnation:
+            raise grants.GrantConflict
+        if nodes.by_host(connection, host):
+            return
+        for found in nodes.by_host(connection, self.host):
+            node = rows.node(found)
+            if node["uuid"] in self.uuids:
+                _give(connection, node, self.host, {"host": host})
+
+
+class NodeMoveStore:
+    """Whose a node is, and who gets it; any thread may call any method."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def nodes_of(self, host: str, uuids: Sequence[str]) -> list[tuple[str, str]]:
+        """Return uuid and name of the host's live nodes among these uuids, by id."""
+        wanted = set(uuids)
+
+        def work(connection: sa.Connection) -> list[tuple[str, str]]:
+            found = [rows.node(row) for row in nodes.by_host(connection, host)]
+            return [
+                (node["uuid"], node["hypervisor_hostname"])
+                for node in sorted(found, key=lambda node: int(node["id"]))
+                if node["uuid"] in wanted
+            ]
+
+        return retry.read(self._engine, work) if limits.storable(host) else []
+
+    def hosts_of(self, uuids: Sequence[str]) -> list[tuple[str, str | None]]:
+        """Return each uuid with the host of its live node; None: there is none."""
+        found = nodes.NodeReader(self._engine).compute_nodes_by_uuids(uuids)
+        hosts = {row["uuid"]: row["host"] for row in found}
+        return [(uuid, hosts.get(uuid)) for uuid in uuids]
+
+    def adopt(self, grant: Grant, uuid: str, name: str, formerly: str) -> None:
+        """Give a live node that another agent managed to the grant's host.
+
+        Nothing is done if it has it already.
+
+        :param formerly: the host that the decision was based on
+        :raises ComputeNodeMoved: another host has it by now
+        :raises ComputeNodeNotFound: no live node has this uuid
+        :raises ComputeNodeExists: the host has another live node of this name
+        :raises Superseded: the grant isn't the current one
+        """
+        missing = errors.ComputeNodeNotFound(what=f"uuid {uuid}")
+        exists = errors.ComputeNodeExists(host=grant.host, hypervisor_hostname=name)
+        if not limits.storable(uuid):
+            raise missing
+
+        def work(connection: sa.Connection) -> None:
+            grants.hold(connection, grant, service_obj.COMPUTE_BINARY)
+            found = _lock(connection, uuid)
+            if found is None:
+                raise missing
+            if _same(found["host"], grant.host):
+                return
+            check_owner(formerly, found)
+            taken = nodes.find_by_identity(connection, grant.host, name)
+            if taken is not None:
+                raise exists
+            values = {"host": grant.host, "hypervisor_hostname": name}
+            _give(connection, found, formerly, values)
+
+        try:
+            retry.run(self._engine, work)
+        except oslo_exc.DBDuplicateEntry:
+            raise exists from None
+
+
+def check_owner(host: str, found: rows.Stored) -> None:
+    """Return if a stored node is of this host.
+
+    Not Superseded: the process that asks may well be the granted one, and has to go on.
+
+    :raises ComputeNodeMoved: it is another's
+    """
+    if not _same(found["host"], host):
+        raise errors.ComputeNodeMoved(uuid=found["uuid"], host=found["host"])
+
+
+def _same(one: object, other: str) -> bool:
+    return isinstance(one, str) and names.fold(one) == names.fold(other)
+
+
+def _lock(connection: sa.Connection, uuid: str) -> rows.Stored | None:
+    query = sa.select(_T).where(_T.c.uuid == uuid.lower(), _T.c.deleted == 0)
+    return connection.execute(query.with_for_update()).mappings().first()
+
+
+def _give(
+    connection: sa.Connection,
+    node: rows.Stored,
+    formerly: str,
+    values: Mapping[str, Any],
+) -> None:
+    """Change whose a live node is, if it is still formerly's; its usage stays.
+
+    :param node: as read in this transaction, its uuid filled in
+    """
+    own = {
+        "uuid": node["uuid"],
+        "service_id": None,
+        "deleted": 0,
+        "updated_at": rows.instant(),
+        "generation": _T.c.generation + 1,
+        "inventory_generation": _T.c.inventory_generation + 1,
+        "stream_version": None,
+    }
+    connection.execute(
+        _T.update()
+        .where(
+            _T.c.id == node["id"],
+            models.live(_T),
+            sa.or_(_T.c.host.is_(None), types.same_name(_T.c.host, formerly)),
+        )
+        .values({**own, **values})
+    )
