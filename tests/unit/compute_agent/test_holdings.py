@@ -277,7 +277,7 @@ def test_a_failed_create_is_neither_cached_nor_kept(
     """Nova bug 1839674: a node was cached before its creation had succeeded."""
     one = book.agent("a")
 
-    def busy(*_: Any) -> None:
+    def busy(*_: Any, **__: Any) -> None:
         raise errors.DatabaseBusy(reason="test")
 
     with monkeypatch.context() as patch:
