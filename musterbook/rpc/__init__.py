@@ -9,8 +9,10 @@ happens on either side becomes an error of ours too, without a traceback.
 from musterbook.rpc.client import Client
 from musterbook.rpc.reach import wait_for_broker
 from musterbook.rpc.serializer import ContextSerializer
+from musterbook.rpc.server import AnyServer
 from musterbook.rpc.server import exposed
 from musterbook.rpc.server import Server
+from musterbook.rpc.shared import SharedServer
 from musterbook.rpc.transport import check
 from musterbook.rpc.transport import list_opts
 from musterbook.rpc.transport import make_transport
@@ -20,9 +22,11 @@ from musterbook.rpc.transport import Transport
 
 __all__ = [
     "OPTS",
+    "AnyServer",
     "Client",
     "ContextSerializer",
     "Server",
+    "SharedServer",
     "Transport",
     "check",
     "exposed",

@@ -196,6 +196,15 @@ class Lab:
         config = self.config(name, {"host": host})
         return self.run("compute_agent.main", "--config-file", config, name=name)
 
+    def start_hollow(
+        self, hosts: int, *arguments: str, name: str = "hollow", **options: Any
+    ) -> Process:
+        """Start hollow agents, with one node each that is named like the host."""
+        self.write_nodes(name, {"{host}": NODE})
+        config = self.config(name, options)
+        command = ("--config-file", config, "--hosts", str(hosts), *arguments)
+        return self.run("compute_agent.hollow.main", *command, name=name)
+
     def write_nodes(self, name: str, nodes: Mapping[str, Any], **more: Any) -> None:
         """Say what the fake source of an agent reports from now on."""
         path = self.folder / f"{name}.json"
