@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 #: Hosts that start, or stop, at the same time.
 _STARTS_AT_ONCE = 16
-_STOPS_AT_ONCE = 64
+_STOPS_AT_ONCE = 32
 #: Seconds between two looks whether to stop.
 _STEP = 0.1
 

@@ -263,9 +263,7 @@ class Watch:
             if sight is None:
                 sight = verdict.first_sight(g, g.incarnation, now)
                 self._sights[host] = sight
-                # The former leader may have seen a mass loss by half.
-                known = g.stored(verdict.State.UP) or g.stored(verdict.State.SUSPECT)
-                if expected and known:
+                if expected and _was_there(g):
                     self._vanished[host] = now
             if g.member in members:
                 if expected:
@@ -429,3 +427,20 @@ class Watch:
             hosts |= ping.controls(self._present, now, every)
         down = frozenset(host for host, sight in missing.items() if sight.down)
         return ping.due(hosts, down, asked, now, every)
+
+
+def _was_there(granted: verdict.Granted) -> bool:
+    """Return whether it counts as lost when a new leader doesn't find it.
+
+    Also when it was missed before: the former leader may have seen a mass loss by half.
+    Who was granted its host and has yet to join wasn't there: a fleet that starts at
+    once is no mass loss.
+    """
+    if granted.stored(verdict.State.UP):
+        return True
+    previous = granted.previous
+    return (
+        granted.stored(verdict.State.SUSPECT)
+        and previous is not None
+        and previous.cause is not verdict.Cause.NOT_YET_JOINED
+    )
