@@ -13,6 +13,7 @@ GrantConflict = grants.GrantConflict
 KnownService = grants.KnownService
 GrantedRow = verdicts.GrantedRow
 Outlook = verdicts.Outlook
+Unsettled = verdicts.Unsettled
 Transition = verdicts.Transition
 Fleet = fleet.Fleet
 

@@ -42,6 +42,22 @@ class GrantedRow:
 
 
 @dataclasses.dataclass(frozen=True)
+class Unsettled:
+    """The services about which there may be something to decide, and a check.
+
+    :ivar rows: those that aren't up for the plainest of reasons
+    :ivar count: how many others there are
+    :ivar ids: the sum of their ids
+    :ivar incarnations: the sum of their incarnations
+    """
+
+    rows: list[GrantedRow]
+    count: int
+    ids: int
+    incarnations: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Transition:
     """A change of one service's state.
 
@@ -160,29 +176,31 @@ class VerdictStore:
 
     def granted(self, binary: str) -> list[GrantedRow]:
         """Return the live services that ever had a grant, by id."""
-        query = (
-            sa.select(
-                _S.c.id,
-                _S.c.host,
-                _S.c.incarnation,
-                _S.c.goodbye_at.is_not(None),
-                _S.c.stalled_reason,
-                _S.c.forced_down,
-                _S.c.state,
-                _S.c.state_cause,
-                _S.c.state_incarnation,
-                _S.c.state_evidence,
-            )
-            .where(
-                _S.c.binary == binary, _S.c.incarnation.is_not(None), models.live(_S)
-            )
-            .order_by(_S.c.id)
-        )
+        query = _granted_query(binary)
         found = retry.read(self._engine, lambda c: c.execute(query).all())
-        return [
-            GrantedRow(i, host, number, bool(bye), stalled, bool(forced), *state)
-            for i, host, number, bye, stalled, forced, *state in found
-        ]
+        return [_granted_row(row) for row in found]
+
+    def unsettled(self, binary: str) -> Unsettled:
+        """Return those of granted() that aren't settled, and sums over those that are.
+
+        Settled is who is up, in the group, with the granted incarnation, and neither
+        stalled, forced down nor gone. Nothing more is known of such a row than its id,
+        host and incarnation, so that the sums tell whether the settled are those that
+        they were: ids of new rows are higher than those of old ones.
+        """
+        rows = _granted_query(binary).where(_SETTLED == 0)
+        sums = sa.select(
+            sa.func.count(), sa.func.sum(_S.c.id), sa.func.sum(_S.c.incarnation)
+        ).where(_S.c.binary == binary, models.live(_S), _SETTLED == 1)
+        found, (count, ids, incarnations) = retry.read(
+            self._engine, lambda c: (c.execute(rows).all(), c.execute(sums).one())
+        )
+        return Unsettled(
+            [_granted_row(row) for row in found],
+            int(count),
+            int(ids or 0),
+            int(incarnations or 0),
+        )
 
     def write(
         self,
@@ -217,6 +235,48 @@ class VerdictStore:
             return True
 
         return retry.run(self._engine, work)
+
+
+_SETTLED = sa.case(
+    (
+        sa.and_(
+            _S.c.state == "up",
+            _S.c.state_cause == "in-group",
+            _S.c.state_incarnation == _S.c.incarnation,
+            _S.c.goodbye_at.is_(None),
+            _S.c.stalled_reason.is_(None),
+            sa.func.coalesce(_S.c.forced_down, sa.false()) == sa.false(),
+        ),
+        1,
+    ),
+    else_=0,
+)
+
+
+def _granted_query(binary: str) -> sa.Select[Any]:
+    return (
+        sa.select(
+            _S.c.id,
+            _S.c.host,
+            _S.c.incarnation,
+            _S.c.goodbye_at.is_not(None),
+            _S.c.stalled_reason,
+            _S.c.forced_down,
+            _S.c.state,
+            _S.c.state_cause,
+            _S.c.state_incarnation,
+            _S.c.state_evidence,
+        )
+        .where(_S.c.binary == binary, _S.c.incarnation.is_not(None), models.live(_S))
+        .order_by(_S.c.id)
+    )
+
+
+def _granted_row(row: Any) -> GrantedRow:
+    number, host, incarnation, bye, stalled, forced, *state = row
+    return GrantedRow(
+        number, host, incarnation, bool(bye), stalled, bool(forced), *state
+    )
 
 
 def _holds(connection: sa.Connection, name: str, owner: str, term: int) -> bool:

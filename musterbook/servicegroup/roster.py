@@ -101,6 +101,35 @@ class Watch:
             self._released.add(scope)
         return known
 
+    def quiet_until(
+        self, granted: Mapping[str, verdict.Granted], asked: Mapping[str, float]
+    ) -> float | None:
+        """Return until when steps would decide what the last one did.
+
+        As long as they are told the same, none later than a member timeout after the
+        other. None: time alone may change something at once. Whatever is decided by
+        time has to be regarded here.
+
+        :param granted: as in the last step
+        :param asked: when each host was asked last
+        """
+        if self._outage or self._losses or self._vanished or self._released:
+            return None
+        until = float("inf")
+        for host, sight in self._sights.items():
+            if sight.missing_since is None:
+                continue
+            if verdict.judge_words(granted[host]) is not None:
+                continue
+            if not sight.down or host not in asked:
+                return None
+            until = min(until, asked[host] + ping.DOWN_EVERY)
+        return until
+
+    def look_again(self, now: float) -> None:
+        """Do as a step whose decision is known, by quiet_until(), to be nothing new."""
+        self._last_good = now
+
     # -- what is no longer waited for --------------------------------------------
 
     def _forget(self, granted: Mapping[str, verdict.Granted]) -> None:

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from tests.bench import join
+from tests.bench import liveness
 from tests.bench import options
 from tests.bench import report
 from tests.bench import rpc_get
@@ -21,6 +22,7 @@ class Bench(Protocol):
 
 BENCHES: dict[str, Bench] = {
     "join": join,
+    "liveness": liveness,
     "rpc_get": rpc_get,
     "rpc_save": rpc_save,
     "rpc_stop": rpc_stop,

@@ -108,7 +108,7 @@ class Monitor:
             socket_timeout=120,
         )
         self.commands: list[str] = []
-        self._watching: Any = self.client.monitor()
+        self._watching: Any = self.client.monitor()  # type: ignore[no-untyped-call]  # redis-py
         self._watching.__enter__()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="monitor")
