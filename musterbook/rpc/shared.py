@@ -171,7 +171,8 @@ class _Router:
     def _dispatch_unnamed(self, incoming: Any) -> Any:
         """Let all have a cast, which a fanout is, and the first one a call."""
         guards = list(self._guards.values())
-        if incoming.msg_id is not None:
+        # Of the driver: the library gives a cast a made-up msg_id.
+        if incoming.orig_msg_id is not None:
             if not guards:
                 raise self._stopping(self._topic, incoming)
             return guards[0].dispatch(incoming)
