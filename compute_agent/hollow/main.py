@@ -36,7 +36,7 @@ CLI_OPTS = [
         default=10,
         min=1,
         max=MOST_HOSTS,
-        help="How many hosts to run. A host costs this process about 0.2 MiB.",
+        help="How many hosts to run. A host costs this process about 0.1 MiB.",
     ),
     cfg.StrOpt(
         "prefix",

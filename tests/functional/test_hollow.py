@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 import pathlib
+import re
+import shlex
 import time
 
 import psutil
@@ -40,9 +42,19 @@ def watch(lab: labs.Lab, hosts: int, seconds: float) -> None:
         assert states(lab) == {"up": hosts}
 
 
+def documented() -> list[str]:
+    """Return the options of the command in docs/hollow.md, but for the file."""
+    text = (labs.ROOT / "docs/hollow.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^musterbook-hollow .*$", text, re.MULTILINE)
+    name, flag, _, *more = shlex.split(command)
+    assert (name, flag) == ("musterbook-hollow", "--config-file")
+    return more
+
+
 def test_fifty_hosts(lab: labs.Lab) -> None:
     """All come up, stay up, are asked one by one, and say goodbye together."""
     lab.start_conductor()
+    assert documented() == ["--hosts", "50"]
     hollow = lab.start_hollow(50)
     util.wait_until(lambda: states(lab) == {"up": 50}, 60, "50 hosts up")
     util.wait_until(lambda: "50 of 50" in hollow.output(), 10, "what it says")
