@@ -245,7 +245,7 @@ _SETTLED = sa.case(
             _S.c.state_incarnation == _S.c.incarnation,
             _S.c.goodbye_at.is_(None),
             _S.c.stalled_reason.is_(None),
-            sa.func.coalesce(_S.c.forced_down, sa.false()) == sa.false(),
+            _S.c.forced_down.is_(False),
         ),
         1,
     ),

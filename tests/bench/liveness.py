@@ -341,7 +341,7 @@ def _report(
     steady = statistics.median(verdicts[largest]["steady_ms"])
     bounds = [
         report.Bound(
-            f"ms for the verdicts of {largest:,} hosts in which nothing changed "
+            f"ms of CPU for the verdicts of {largest:,} hosts in which nothing changed "
             f"(Nova: {NOVA_MS:g} for 10,000)",
             steady,
             VERDICTS_MS,
@@ -394,7 +394,7 @@ def _detection_table(cells: dict[int, dict[str, Any]]) -> report.Table:
 
 def _verdict_table(verdicts: dict[int, dict[str, list[float]]]) -> report.Table:
     return report.Table(
-        "ms of the roster for the verdicts of all",
+        "ms of CPU of the roster for the verdicts of all",
         ["hosts", "all anew", "one changed", "nothing changed"],
         [
             [
