@@ -18,6 +18,7 @@ import threading
 import time
 from typing import Any
 
+import psutil
 from tooz import coordination
 
 from conductor import grounds
@@ -37,6 +38,15 @@ SIZES = (100, 1_000, 10_000)
 VERDICTS_MS = 1.0
 #: Nova's, measured elsewhere on a machine as this one.
 NOVA_MS = 510.0
+#: Milliseconds of tooz's calls on Redis where they were measured alone (2 cores of an
+#: AMD EPYC, nothing else running), by members.
+ALONE_MS = {
+    100: {"beat": 0.05, "visible": 0.30, "read": 0.8},
+    1_000: {"beat": 0.04, "visible": 0.15, "read": 3.0},
+    10_000: {"beat": 0.08, "visible": 0.28, "read": 31.0},
+}
+#: A floor that many times as high is explained.
+INFLATED = 1.3
 _GROUP = "compute"
 _STORED_TIMEOUT = 3600
 _STORM = 50
@@ -60,6 +70,8 @@ def run(chosen: options.Options) -> report.Report:
             size: liveness_look.verdicts(size, chosen.windows) for size in sizes
         }
         look = liveness_look.look(folder, sizes[-1], chosen.windows)
+        busy: list[float] = psutil.cpu_percent(1.0, percpu=True)
+        look["foreign_cores"] = sum(busy) / 100
     return _report(chosen, backend, cells, verdicts, look)
 
 
@@ -364,6 +376,7 @@ def _report(
             _verdict_table(verdicts),
         ],
         notes=[
+            *_inflation(cells, look["foreign_cores"]),
             "floor is tooz's call alone in the same process; ours has a limit in time, "
             "a thread for it, and our errors",
             f"a leader's whole look at {largest:,} hosts in which nothing changed, but "
@@ -373,6 +386,25 @@ def _report(
             f"{grounds.FULL_EVERY:g} s: {statistics.median(look['full_ms']):.1f} ms",
         ],
     )
+
+
+def _inflation(cells: dict[int, dict[str, Any]], foreign: float) -> list[str]:
+    """Return what is known of a floor that is dearer than its calls were alone."""
+    dearer = [
+        f"{what} of {size:,} {statistics.median(floor) / alone:.1f} times"
+        for size, known in ALONE_MS.items()
+        for what, alone in known.items()
+        if size in cells
+        and statistics.median(floor := cells[size]["calls_ms"][what]["floor"])
+        > INFLATED * alone
+    ]
+    if not dearer:
+        return []
+    return [
+        f"the floor is dearer than where it was measured alone: {', '.join(dearer)}; "
+        f"after the run, with nothing of it left, {foreign:.1f} cores were busy "
+        "elsewhere"
+    ]
 
 
 def _in_ms(sides: dict[str, list[float]]) -> dict[str, list[float]]:
