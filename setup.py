@@ -74,6 +74,7 @@ setuptools.setup(
         "console_scripts": [
             "musterbook-compute = musterbook.entry:compute",
             "musterbook-conductor = musterbook.entry:conductor",
+            "musterbook-hollow = musterbook.entry:hollow",
             "musterbook-manage = musterbook.entry:manage",
             "musterbook-standalone = musterbook.entry:standalone",
         ],

@@ -77,6 +77,7 @@ class Agent(daemon.Part):
     :param transport: the process's transport
     :param make_driver: makes the group connection of a member name
     :param beat_interval: returns the seconds between two beats, as configured now
+    :param host: None: the option host
     """
 
     name = "agent"
@@ -87,9 +88,11 @@ class Agent(daemon.Part):
         transport: rpc.Transport,
         make_driver: Callable[[str], group_driver.GroupDriver],
         beat_interval: Callable[[], float],
+        host: str | None = None,
     ) -> None:
         progress.check(conf)
         self._conf = conf
+        self._host = host or conf.host
         self._transport = transport
         self._make_driver = make_driver
         self._beat_interval = beat_interval
@@ -98,10 +101,15 @@ class Agent(daemon.Part):
         )
         self._process_uuid = str(uuidlib.uuid4())
         self._secret = secrets.token_urlsafe(32)
-        self._identity = identity.IdentityFile(pathlib.Path(conf.state_path))
+        self._identity = identity.IdentityFile(self._state_folder())
         self._saved: identity.Identity | None = None
         self._known: Mapping[str, str] = {}  # our nodes, by name, as the book confirmed
-        self._source = inventory_source.load(conf)
+        # Each loop in a thread of its own.
+        self._make_heart: Callable[..., beat.Beat] = beat.Beat
+        self._make_verifier: Callable[..., verifier.Verifier] = verifier.Verifier
+        self._make_audits: Callable[..., audits.Audits] = audits.Audits
+        self._make_watchdog: Callable[..., watchdog.Watchdog] = watchdog.Watchdog
+        self._source = self._make_source()
         self._reader = bounded.BoundedReader(
             self._source, conf.inventory.timeout, conf.inventory.source
         )
@@ -132,11 +140,8 @@ class Agent(daemon.Part):
         :raises Superseded: another process was granted the host meanwhile
         """
         self._saved = self._identity.read()
-        if not rpc.wait_for_broker(self._conf, self._stopping):
+        if not self._wait_for_servers():
             return
-        # Only whether it refuses us, which no waiting mends; that it is away is for
-        # the beat to say, and no reason not to serve.
-        reach.attempt(lambda: self._make_driver(f"{self._conf.host}#"))
         grant = self._hello()
         if grant is None:
             return  # told to stop while waiting
@@ -158,7 +163,7 @@ class Agent(daemon.Part):
             self._stopping,
             marks,
         )
-        looker = verifier.Verifier(
+        looker = self._make_verifier(
             self._conductor,
             held,
             self._conf.verify_interval,
@@ -167,23 +172,18 @@ class Agent(daemon.Part):
             on_forgotten=lambda exc: self._renew(held, heart, exc),
             on_verified=lambda: self._verified(tracker, dog),
         )
-        heart = beat.Beat(
+        heart: beat.Beat = self._make_heart(
             lambda: self._make_driver(held.grant.member),
             service_obj.COMPUTE_TOPIC,
             self._beat_interval(),
             rng=random.Random(),  # noqa: S311  # no secret depends on it
             on_rejoin=looker.look,
         )
-        server = rpc.Server(
-            self._transport,
-            rpcapi.TOPIC,
+        server = self._make_server(
             grant.host,
-            [
-                manager.ComputeManager(
-                    held, self._process_uuid, heart, lambda: self._look(looker)
-                )
-            ],
-            rpc.ContextSerializer(base.ObjectSerializer()),
+            manager.ComputeManager(
+                held, self._process_uuid, heart, lambda: self._look(looker)
+            ),
         )
         # Before it starts, which may take as long as the broker does.
         if not self._published(_SERVE, lambda: _stop_server(server)):
@@ -191,7 +191,7 @@ class Agent(daemon.Part):
         server.start()
         self._on_abandon.append(server.abandon)
         # Before anything that may hang: a host whose first audit does is never up.
-        dog = watchdog.Watchdog(
+        dog: watchdog.Watchdog = self._make_watchdog(
             self._conductor, held, marks, server.full_since, looker.look
         )
         marks.begin()
@@ -207,7 +207,7 @@ class Agent(daemon.Part):
         if not self._published(_LEAVE, heart.stop):
             return
         heart.start()
-        audit = audits.Audits(
+        audit = self._make_audits(
             self._conf, lambda: self._audit_again(tracker, looker), self._audit_wanted
         )
         if not self._published(_AUDIT, audit.stop):
@@ -267,6 +267,34 @@ class Agent(daemon.Part):
         undo()
         return False
 
+    # -- what it is made of: musterbook-hollow has others --------------------------
+
+    def _state_folder(self) -> pathlib.Path:
+        return pathlib.Path(self._conf.state_path)
+
+    def _make_source(self) -> inventory_source.InventorySource:
+        return inventory_source.load(self._conf)
+
+    def _make_server(
+        self, host: str, endpoint: manager.ComputeManager
+    ) -> rpc.AnyServer:
+        return rpc.Server(
+            self._transport,
+            rpcapi.TOPIC,
+            host,
+            [endpoint],
+            rpc.ContextSerializer(base.ObjectSerializer()),
+        )
+
+    def _wait_for_servers(self) -> bool:
+        """Wait for the broker, ask the backend; return False when told to stop."""
+        if not rpc.wait_for_broker(self._conf, self._stopping):
+            return False
+        # Only whether it refuses us, which no waiting mends; that it is away is for
+        # the beat to say, and no reason not to serve.
+        reach.attempt(lambda: self._make_driver(f"{self._host}#"))
+        return True
+
     # -- hello and goodbye ---------------------------------------------------------
 
     def _hello(self) -> context.Grant | None:
@@ -301,11 +329,11 @@ class Agent(daemon.Part):
         # Costs a waiting agent and a busy conductor little.
         self._conductor.ping(asking, timeout=_PING_TIMEOUT)
         saved = self._saved if old is None else None
-        if saved is not None and names.fold(saved.host) == names.fold(self._conf.host):
+        if saved is not None and names.fold(saved.host) == names.fold(self._host):
             self._known, saved = saved.nodes, None
         answer = self._conductor.hello(
             asking,
-            host=self._conf.host if old is None else old.host,
+            host=self._host if old is None else old.host,
             process_uuid=self._process_uuid,
             boot_id=_boot_id(),
             release=importlib.metadata.version("musterbook"),
@@ -454,7 +482,7 @@ class Agent(daemon.Part):
             return True
 
 
-def _stop_server(server: rpc.Server) -> None:
+def _stop_server(server: rpc.AnyServer) -> None:
     server.stop()
     server.wait()
 

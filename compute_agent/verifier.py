@@ -59,6 +59,7 @@ class Verifier:
         self._on_forgotten = on_forgotten
         self._on_verified = on_verified
         self._rng = random.Random()  # noqa: S311  # no secret depends on it
+        self._pauses: backoff.Backoff | None = None  # while nobody answers
         self._wanted = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="verifier")
@@ -70,13 +71,13 @@ class Verifier:
 
     def look(self) -> None:
         """Ask for a look now."""
-        self._wanted.set()
+        self._want()
 
     def set_interval(self, interval: float) -> None:
         """Change the seconds between two looks; one comes at once if that is news."""
         if interval != self._interval:
             self._interval = interval
-            self._wanted.set()
+            self._want()
 
     def stop(self) -> None:
         """End; returns when a look in hand has ended."""
@@ -87,26 +88,32 @@ class Verifier:
         ):
             self._thread.join()
 
+    def _want(self) -> None:
+        self._wanted.set()
+
     def _run(self) -> None:
-        pauses: backoff.Backoff | None = None
-        pause = 0.0
-        while True:
+        pause: float | None = 0.0
+        while pause is not None:
             self._wanted.wait(pause)
             self._wanted.clear()
-            if self._stopping:
-                return
-            try:
-                self._look_once()
-            except (errors.Superseded, errors.HostTaken) as exc:
-                self._on_superseded(exc)
-                return
-            except Exception as exc:  # noqa: BLE001  # the looks go on
-                self._say(exc, first=pauses is None)
-                pauses = pauses or backoff.Backoff(_FIRST_PAUSE, _MOST_PAUSE, self._rng)
-                pause = min(pauses.pause(), self._interval)
-            else:
-                pauses = None
-                pause = self._interval * self._rng.uniform(0.5, 1.0)
+            pause = self._turn()
+
+    def _turn(self) -> float | None:
+        """Look once; return the seconds until the next look, None for no other."""
+        if self._stopping:
+            return None
+        try:
+            self._look_once()
+        except (errors.Superseded, errors.HostTaken) as exc:
+            self._on_superseded(exc)
+            return None
+        except Exception as exc:  # noqa: BLE001  # the looks go on
+            self._say(exc, first=self._pauses is None)
+            if self._pauses is None:
+                self._pauses = backoff.Backoff(_FIRST_PAUSE, _MOST_PAUSE, self._rng)
+            return min(self._pauses.pause(), self._interval)
+        self._pauses = None
+        return self._interval * self._rng.uniform(0.5, 1.0)
 
     def _say(self, exc: Exception, *, first: bool) -> None:
         if isinstance(exc, errors.MusterbookError):

@@ -65,10 +65,13 @@ class Watchdog:
         self._marks = marks
         self._full_since = full_since
         self._stopping = threading.Event()
+        self._seconds = TURN
+        self._before = time.monotonic()  # when the last turn ended
         self._thread = threading.Thread(target=self._run, name="watchdog")
 
     def start(self) -> None:
         """Begin to watch."""
+        self._before = time.monotonic()
         self._thread.start()
 
     def repeat(self) -> None:
@@ -82,15 +85,17 @@ class Watchdog:
             self._thread.join()
 
     def _run(self) -> None:
-        before = time.monotonic()
-        while not self._stopping.wait(TURN):
-            # Only the wait counts: what was said may have taken long to be heard.
-            late = time.monotonic() - before - TURN
-            if late > _FROZEN:
-                self._marks.excuse(late)
-            reason = self._marks.standstill(self._full_since())
-            self._speaker.turn(reason, time.monotonic())
-            before = time.monotonic()
+        while not self._stopping.wait(self._seconds):
+            self._look()
+
+    def _look(self) -> None:
+        # Only the wait counts: what was said may have taken long to be heard.
+        late = time.monotonic() - self._before - self._seconds
+        if late > _FROZEN:
+            self._marks.excuse(late)
+        reason = self._marks.standstill(self._full_since())
+        self._speaker.turn(reason, time.monotonic())
+        self._before = time.monotonic()
 
 
 class Speaker:

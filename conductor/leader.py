@@ -16,6 +16,7 @@ import time
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from conductor import grounds
 from conductor import pings
 from conductor import strangers
 from conductor.db import liveness
@@ -24,6 +25,7 @@ from musterbook.servicegroup import driver as group_driver
 from musterbook.servicegroup import flapping
 from musterbook.servicegroup import freeze as freeze_rules
 from musterbook.servicegroup import roster
+from musterbook.servicegroup import steady
 from musterbook.servicegroup import verdict
 from objects import service as service_obj
 
@@ -32,9 +34,6 @@ LOG = logging.getLogger(__name__)
 #: The lease lasts this many renewal intervals.
 LEASE_INTERVALS = 3
 _ACTOR = "leader"
-#: In place of the incarnation of a host that was never granted any: it may be asked,
-#: and nobody answers with this number.
-_LEGACY = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +92,9 @@ class Leader:
         self._term: int | None = None
         self._lease_due = 0.0
         self._lease_until = 0.0
-        self._watch = roster.Watch(policy)
+        self._watch = steady.Steady(policy)
         self._recalled = False
+        self._grounds = grounds.Reader(store)
         self._causes: Mapping[str, verdict.Cause] | None = None
         self._unsure = False  # whether what was written is still stored
         self._doubting = False  # whether what agents have written is
@@ -160,6 +160,7 @@ class Leader:
             self._failing = None
             # It may be another database, or an earlier state of it.
             self._unsure = self._doubting = True
+            self._grounds.doubt()
 
     # -- the lease -----------------------------------------------------------------
 
@@ -180,8 +181,9 @@ class Leader:
         if term is not None:
             LOG.info("Leading with term %s", term)
             # What an earlier leadership saw is stale: begin with a first look.
-            self._watch = roster.Watch(self._policy)
+            self._watch = steady.Steady(self._policy)
             self._recalled = False
+            self._grounds.doubt()
             self._causes = None
             self._pinger.forget()
         elif self._term is not None:
@@ -207,19 +209,15 @@ class Leader:
             self._watch.recall(self._past())
             self._recalled = True
         poll = self._poll()
-        granted = self._store.granted(
-            service_obj.COMPUTE_BINARY, lately=self._policy.service_down_time
-        )
-        rows = {row.host: row for row in granted}
-        incarnations = {h: row.incarnation or _LEGACY for h, row in rows.items()}
-        judged = {host: _granted(row) for host, row in rows.items()}
+        found = self._grounds.read(self._policy.service_down_time)
+        incarnations = found.incarnations
         decision = self._watch.step(
-            poll, judged, self._pinger.replies(incarnations), time.monotonic()
+            poll, found.judged, self._pinger.replies(incarnations), time.monotonic()
         )
         transitions = [
-            _transition(rows[host], new)
+            _transition(found.rows[host], new)
             for host, new in decision.verdicts.items()
-            if not new.same_as(judged[host].previous)
+            if not new.same_as(found.judged[host].previous)
         ]
         self._write(transitions, decision.freezes)
         self._pinger.ping({host: incarnations[host] for host in decision.to_ping})
@@ -299,40 +297,6 @@ class Leader:
         _log(transitions, frozen if changed else None, thawed=bool(self._causes))
         self._causes = causes
         self._unsure = False
-
-
-def _previous(row: liveness.GrantedRow) -> verdict.Verdict | None:
-    """Return the stored verdict; None for none, or one that this code doesn't know.
-
-    A row that another release wrote must not keep all others from being judged.
-    """
-    try:
-        return verdict.Verdict(
-            state=verdict.State(row.state or ""),
-            cause=verdict.Cause(row.state_cause or ""),
-            incarnation=row.state_incarnation,
-            evidence=row.state_evidence or "",
-        )
-    except ValueError:
-        return None
-
-
-def _beat(row: liveness.GrantedRow) -> verdict.Beat | None:
-    if row.beat_at is None or row.beat_age is None:
-        return None
-    return verdict.Beat(row.beat_at, row.beat_age)
-
-
-def _granted(row: liveness.GrantedRow) -> verdict.Granted:
-    return verdict.Granted(
-        host=row.host,
-        incarnation=row.incarnation,
-        goodbye=row.said_goodbye,
-        stalled=row.stalled,
-        forced_down=row.forced_down,
-        previous=_previous(row),
-        beat=_beat(row),
-    )
 
 
 def _transition(row: liveness.GrantedRow, new: verdict.Verdict) -> liveness.Transition:

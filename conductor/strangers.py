@@ -23,6 +23,8 @@ class Strangers:
     def __init__(self) -> None:
         self._told: dict[str, float] = {}
         self._doubtful: set[str] = set()
+        # When there was none, of which members and grants.
+        self._none: tuple[frozenset[str], Mapping[str, int]] | None = None
 
     def doubt(self, members: frozenset[str]) -> None:
         """Have all of them told, once: the database may not be what it was."""
@@ -34,9 +36,15 @@ class Strangers:
         """Return the hosts to tell now.
 
         :param members: of the group, ``host#incarnation``
-        :param granted: each host's incarnation, read after the members
+        :param granted: each host's incarnation, read after the members; the same
+            object as the last time only if nothing in it has changed
         """
+        if not self._doubtful and self._none is not None:
+            seen, known = self._none
+            if granted is known and (members is seen or members == seen):
+                return []
         strangers = members - {f"{host}#{number}" for host, number in granted.items()}
+        self._none = None if strangers else (members, granted)
         self._told = {m: when for m, when in self._told.items() if m in strangers}
         never = float("-inf")
         waiting = sorted(

@@ -54,6 +54,11 @@ def conductor() -> None:
     _run("conductor.main", reloads=True)
 
 
+def hollow() -> None:
+    """Run musterbook-hollow."""
+    _run("compute_agent.hollow.main", reloads=True)
+
+
 def manage() -> None:
     """Run musterbook-manage; interrupted, it has not done what it was asked."""
     _run("conductor.manage", INTERRUPTED)

@@ -59,11 +59,7 @@ class FakeInventory(source.InventorySource):
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
-        if not conf.inventory_fake.file:
-            raise errors.ConfigurationError(
-                option=OPTION, reason="is needed by the inventory source 'fake'"
-            )
-        self._path = pathlib.Path(conf.inventory_fake.file)
+        self._path = self._file(conf)
         self._my_ip = source.my_ip(conf)
         self._closed = threading.Event()
 
@@ -96,6 +92,13 @@ class FakeInventory(source.InventorySource):
     def close(self) -> None:
         """End a reading that is slow or blocked."""
         self._closed.set()
+
+    def _file(self, conf: cfg.ConfigOpts) -> pathlib.Path:
+        if not conf.inventory_fake.file:
+            raise errors.ConfigurationError(
+                option=OPTION, reason="is needed by the inventory source 'fake'"
+            )
+        return pathlib.Path(conf.inventory_fake.file)
 
     def _load_after_fault(self) -> dict[str, Any]:
         content = self._load()

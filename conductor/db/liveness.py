@@ -16,6 +16,8 @@ KnownService = grants.KnownService
 GrantedRow = verdicts.GrantedRow
 Outlook = verdicts.Outlook
 Claim = node_moves.Claim
+Unsettled = verdicts.Unsettled
+without_twins = verdicts.without_twins
 Transition = verdicts.Transition
 Fleet = fleet.Fleet
 

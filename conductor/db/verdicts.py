@@ -3,6 +3,7 @@
 Time is the database's clock and nobody else's.
 """
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
@@ -53,6 +54,22 @@ class GrantedRow:
     state_evidence: str | None
     beat_at: datetime.datetime | None = None
     beat_age: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Unsettled:
+    """The services about which there may be something to decide, and a check.
+
+    :ivar rows: those that aren't up for the plainest of reasons
+    :ivar count: how many others there are
+    :ivar ids: the sum of their ids
+    :ivar incarnations: the sum of their incarnations
+    """
+
+    rows: list[GrantedRow]
+    count: int
+    ids: int
+    incarnations: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,45 +210,35 @@ class VerdictStore:
 
         :param lately: also legacy ones that were created in the last so many seconds
         """
-        never = _S.c.incarnation.is_(None)
-        beat = sa.func.coalesce(_S.c.last_seen_up, _S.c.created_at)
-        query = (
-            sa.select(
-                _S.c.id,
-                _S.c.host,
-                _S.c.incarnation,
-                _S.c.goodbye_at.is_not(None),
-                _S.c.stalled_reason,
-                _S.c.forced_down,
-                _S.c.state,
-                _S.c.state_cause,
-                _S.c.state_incarnation,
-                _S.c.state_evidence,
-                sa.case((never, beat), else_=sa.null()),
-                sa.case((never, types.now()), else_=sa.null()),
-            )
-            .where(
-                _S.c.binary == binary,
-                models.live(_S),
-                sa.or_(
-                    _S.c.incarnation.is_not(None),
-                    sa.and_(_S.c.host.is_not(None), _has_been_seen(lately)),
-                ),
-            )
-            .order_by(_S.c.id)
-        )
+        query = _granted_query(binary, lately)
         found = retry.read(self._engine, lambda c: c.execute(query).all())
-        rows = [_granted_row(*row) for row in found]
-        granted = [row for row in rows if row.incarnation is not None]
-        if len(granted) == len(rows):
-            return granted
-        # A very old row may stand beside the one that was granted; see services.find.
-        taken = {names.fold(row.host) for row in granted}
-        for row in rows:
-            if row.incarnation is None and names.fold(row.host) not in taken:
-                taken.add(names.fold(row.host))
-                granted.append(row)
-        return granted
+        return without_twins([_granted_row(*row) for row in found])
+
+    def unsettled(self, binary: str, lately: float = 0.0) -> Unsettled:
+        """Return those of granted() that aren't settled, and sums over those that are.
+
+        Among them may be a legacy row of a host that has a settled one.
+
+        Settled is who is up, in the group, with the granted incarnation, and neither
+        stalled, forced down nor gone. Nothing more is known of such a row than its id,
+        host and incarnation, so that the sums tell whether the settled are those that
+        they were: ids of new rows are higher than those of old ones.
+
+        :param lately: as of granted()
+        """
+        rows = _granted_query(binary, lately).where(_SETTLED == 0)
+        sums = sa.select(
+            sa.func.count(), sa.func.sum(_S.c.id), sa.func.sum(_S.c.incarnation)
+        ).where(_S.c.binary == binary, models.live(_S), _SETTLED == 1)
+        found, (count, ids, incarnations) = retry.read(
+            self._engine, lambda c: (c.execute(rows).all(), c.execute(sums).one())
+        )
+        return Unsettled(
+            [_granted_row(*row) for row in found],
+            int(count),
+            int(ids or 0),
+            int(incarnations or 0),
+        )
 
     def recent(self, binary: str, seconds: float) -> list[PastTransition]:
         """Return the transitions of so many last seconds, of live services, in order.
@@ -324,6 +331,73 @@ class VerdictStore:
             return True
 
         return retry.run(self._engine, work)
+
+
+_SETTLED = sa.case(
+    (
+        sa.and_(
+            _S.c.state == "up",
+            _S.c.state_cause == "in-group",
+            _S.c.state_incarnation == _S.c.incarnation,
+            _S.c.goodbye_at.is_(None),
+            _S.c.stalled_reason.is_(None),
+            _S.c.forced_down.is_(False),
+        ),
+        1,
+    ),
+    else_=0,
+)
+
+
+def _granted_query(binary: str, lately: float) -> sa.Select[Any]:
+    never = _S.c.incarnation.is_(None)
+    beat = sa.func.coalesce(_S.c.last_seen_up, _S.c.created_at)
+    return (
+        sa.select(
+            _S.c.id,
+            _S.c.host,
+            _S.c.incarnation,
+            _S.c.goodbye_at.is_not(None),
+            _S.c.stalled_reason,
+            _S.c.forced_down,
+            _S.c.state,
+            _S.c.state_cause,
+            _S.c.state_incarnation,
+            _S.c.state_evidence,
+            sa.case((never, beat), else_=sa.null()),
+            sa.case((never, types.now()), else_=sa.null()),
+        )
+        .where(
+            _S.c.binary == binary,
+            models.live(_S),
+            sa.or_(
+                _S.c.incarnation.is_not(None),
+                sa.and_(_S.c.host.is_not(None), _has_been_seen(lately)),
+            ),
+        )
+        .order_by(_S.c.id)
+    )
+
+
+def without_twins(
+    rows: list[GrantedRow], known: Iterable[GrantedRow] = ()
+) -> list[GrantedRow]:
+    """Return the granted rows, then the legacy ones of other hosts, one of each.
+
+    A very old row may stand beside the one that was granted; see services.find.
+
+    :param known: further rows, whose hosts count as well if they were granted
+    """
+    granted = [row for row in rows if row.incarnation is not None]
+    if len(granted) == len(rows):
+        return granted
+    taken = {names.fold(row.host) for row in granted}
+    taken |= {names.fold(row.host) for row in known if row.incarnation is not None}
+    for row in rows:
+        if row.incarnation is None and names.fold(row.host) not in taken:
+            taken.add(names.fold(row.host))
+            granted.append(row)
+    return granted
 
 
 def _has_been_seen(lately: float) -> sa.ColumnElement[bool]:

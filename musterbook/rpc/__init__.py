@@ -10,8 +10,10 @@ from musterbook.rpc.client import Client
 from musterbook.rpc.pin import Pin
 from musterbook.rpc.reach import wait_for_broker
 from musterbook.rpc.serializer import ContextSerializer
+from musterbook.rpc.server import AnyServer
 from musterbook.rpc.server import exposed
 from musterbook.rpc.server import Server
+from musterbook.rpc.shared import SharedServer
 from musterbook.rpc.transport import check
 from musterbook.rpc.transport import list_opts
 from musterbook.rpc.transport import make_transport
@@ -21,10 +23,12 @@ from musterbook.rpc.transport import Transport
 
 __all__ = [
     "OPTS",
+    "AnyServer",
     "Client",
     "ContextSerializer",
     "Pin",
     "Server",
+    "SharedServer",
     "Transport",
     "check",
     "exposed",

@@ -23,6 +23,7 @@ from oslo_serialization import jsonutils
 from musterbook import errors
 from musterbook.rpc import connection
 from musterbook.rpc import consumer
+from musterbook.rpc import many
 from musterbook.rpc import outage as rpc_outage
 from musterbook.rpc import pool as rpc_pool
 from musterbook.rpc import publisher
@@ -139,16 +140,27 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]  # untyped b
         """Return the listener of a server, mended as _Listener says.
 
         Waits for the broker, until the target's ``stopping`` is set, if it has one.
+        With ``names`` (many.Names) it listens as many servers in place of one.
 
         :raises ConfigurationError: the broker refuses
         """
         stopping = getattr(target, "stopping", None)
-        conn = consumer.Consumer(self.conf, self._url, self._outage, stopping)
-        listener = _Listener(self, conn)
+        names = getattr(target, "names", None)
+        exchange = self._get_exchange(target)
+        topics = [target.topic]
+        conn: consumer.Consumer
+        if names is None:
+            conn = consumer.Consumer(self.conf, self._url, self._outage, stopping)
+            listener = _Listener(self, conn)
+            topics.append(f"{target.topic}.{target.server}")
+        else:
+            conn = many.Consumer(
+                self.conf, self._url, self._outage, stopping, exchange, names
+            )
+            conn.listener = listener = _Listener(self, conn)
         conn.starting = True
         try:
-            for topic in (target.topic, f"{target.topic}.{target.server}"):
-                exchange = self._get_exchange(target)
+            for topic in topics:
                 conn.declare_topic_consumer(exchange, topic, listener)
             conn.declare_fanout_consumer(target.topic, listener)
         except BaseException:

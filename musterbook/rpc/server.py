@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from typing import Any
+from typing import Protocol
 from typing import TypeVar
 
 import oslo_messaging
@@ -46,6 +47,25 @@ def is_exposed(endpoint: object, method: object) -> bool:
         return False
     found = inspect.getattr_static(type(endpoint), method, None)
     return inspect.isfunction(found) and getattr(found, _MARK, False) is True
+
+
+class AnyServer(Protocol):
+    """What answers calls; Server says what each method means."""
+
+    def start(self) -> None:
+        """Listen."""
+
+    def stop(self) -> None:
+        """Take nothing new."""
+
+    def wait(self) -> None:
+        """Return when all calls in hand are answered."""
+
+    def abandon(self) -> None:
+        """Answer the calls in hand with Stopping."""
+
+    def full_since(self) -> float | None:
+        """Return since when all threads are busy and none has finished anything."""
 
 
 class Server:

@@ -72,16 +72,12 @@ class Beat:
     def rejoin(self) -> None:
         """Join again now: the conductor doesn't see this member."""
         self._pulse.rejoin()
-        with self._wake:
-            self._kicked = True
-            self._wake.notify_all()
+        self._kick()
 
     def set_interval(self, interval: float) -> None:
         """Change the seconds between two beats; the next one comes now."""
         self._pulse.set_interval(interval)
-        with self._wake:
-            self._kicked = True
-            self._wake.notify_all()
+        self._kick()
 
     def rename(self) -> None:
         """Join under the name that make_driver uses from now on, leave as the former.
@@ -89,9 +85,7 @@ class Beat:
         Returns at once; the thread does it now.
         """
         self._pulse.rename()
-        with self._wake:
-            self._kicked = True
-            self._wake.notify_all()
+        self._kick()
 
     def status(self) -> pulse.Status:
         """Return whether all is well, and since when."""
@@ -114,6 +108,11 @@ class Beat:
             LOG.error("Thread %s did not end in %g s", self._thread.name, timeout)
             return False
         return True
+
+    def _kick(self) -> None:
+        with self._wake:
+            self._kicked = True
+            self._wake.notify_all()
 
     def _run(self) -> None:
         while not self._stopping:

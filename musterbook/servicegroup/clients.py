@@ -25,9 +25,11 @@ EXTRAS = {
 Factory = Callable[[bytes], coordination.CoordinationDriver]
 
 
-def factory(url: group_url.GroupURL, option: str) -> Factory:
+def factory(url: group_url.GroupURL, option: str, *, shared: bool = False) -> Factory:
     """Return what makes a coordinator for a member id; connects to nothing yet.
 
+    :param shared: all that are made use one connection, where the client allows it
+        (Redis), so that one thread at a time may use any of them
     :raises ConfigurationError: the backend's client isn't installed
     """
     name = url.target.scheme
@@ -42,6 +44,8 @@ def factory(url: group_url.GroupURL, option: str) -> Factory:
     # Our thread runs the calls one by one; tooz's own pool would add a thread
     # that can hang where nobody can join it.
     options = {**url.options, **extra, "executor": ["synchronous"]}
+    if shared and name == "redis":
+        options["shared"] = [{}]
 
     def make(member: bytes) -> coordination.CoordinationDriver:
         # get_coordinator() would take the URL apart itself and hand the drivers
@@ -57,6 +61,8 @@ def let_go(coordinator: coordination.CoordinationDriver) -> None:
     Its own stop() leaves every group it joined. On behalf of a coordinator that
     was given up this would put out its successor, which has the same name.
     """
+    if getattr(coordinator, "shares", False):
+        return
     client: Any = getattr(coordinator, "_client", None) or getattr(
         coordinator, "client", None
     )

@@ -86,6 +86,18 @@ class Ledger:
         held = self._until.get(host)
         return held if held is not None and now < held.until else None
 
+    def next_end(self, now: float | None) -> float:
+        """Return when the next hold ends, infinity if there is none.
+
+        :param now: None: any that was begun may go on
+        """
+        ends = (
+            held.until
+            for held in self._until.values()
+            if now is None or now < held.until
+        )
+        return min(ends, default=float("inf"))
+
     def forget(self, host: str) -> None:
         """Begin anew with a host: an operator says so, or it isn't one any more."""
         self._expired.discard(host)

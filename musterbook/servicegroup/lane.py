@@ -13,14 +13,33 @@ import queue
 import threading
 from typing import Any
 from typing import Generic
+from typing import Protocol
 from typing import TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
 class Stuck(Exception):
     """A call took longer than its limit, or was queued behind one that did."""
+
+
+class AnyLane(Protocol[R_co]):
+    """What a driver needs of a lane; Lane says what each means."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread still runs."""
+
+    def call(self, function: Callable[[R_co], T], limit: float) -> T:
+        """Run function(resource) and return its result."""
+
+    def give_up(self) -> None:
+        """Take no more calls."""
+
+    def stop(self, limit: float) -> bool:
+        """Let the resource go; return whether that has ended."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +80,11 @@ class Lane(Generic[R]):
     def alive(self) -> bool:
         """Whether the thread still runs."""
         return self._thread.is_alive()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it takes calls."""
+        return not self._closed
 
     def call(self, function: Callable[[R], T], limit: float) -> T:
         """Run function(resource) and return its result; from any thread.

@@ -132,6 +132,37 @@ class Watch:
             self._released.add(scope)
         return known
 
+    def quiet_until(
+        self, granted: Mapping[str, verdict.Granted], asked: Mapping[str, float]
+    ) -> float | None:
+        """Return until when steps would decide what the last one did.
+
+        As long as they are told the same, none later than a member timeout after the
+        other. None: time alone may change something at once. Whatever is decided by
+        time has to be regarded here.
+
+        :param granted: as in the last step
+        :param asked: when each host was asked last
+        """
+        if self._outage or self._losses or self._vanished or self._released:
+            return None
+        if any(g.incarnation is None for g in granted.values()):
+            return None  # the ages of beats grow
+        until = self._flaps.next_end(self._last_good)
+        for host, sight in self._sights.items():
+            if sight.missing_since is None:
+                continue
+            if verdict.judge_words(granted[host]) is not None:
+                continue
+            if not sight.down or host not in asked:
+                return None
+            until = min(until, asked[host] + ping.DOWN_EVERY)
+        return until
+
+    def look_again(self, now: float) -> None:
+        """Do as a step whose decision is known, by quiet_until(), to be nothing new."""
+        self._last_good = now
+
     # -- what is no longer waited for --------------------------------------------
 
     def _forget(self, granted: Mapping[str, verdict.Granted]) -> None:
@@ -314,9 +345,7 @@ class Watch:
             if sight is None:
                 sight = verdict.first_sight(g, g.incarnation, now)
                 self._sights[host] = sight
-                # The former leader may have seen a mass loss by half.
-                known = g.stored(verdict.State.UP) or g.stored(verdict.State.SUSPECT)
-                if expected and known:
+                if expected and _was_there(g):
                     self._vanished[host] = now
             self._note_flap(g, sight, now, there=g.member in members)
             if g.member in members:
@@ -514,3 +543,20 @@ class Watch:
         down = frozenset(host for host, sight in missing.items() if sight.down)
         down |= {host for host in late if granted[host].stored(verdict.State.DOWN)}
         return ping.due(hosts, down, asked, now, every)
+
+
+def _was_there(granted: verdict.Granted) -> bool:
+    """Return whether it counts as lost when a new leader doesn't find it.
+
+    Also when it was missed before: the former leader may have seen a mass loss by half.
+    Who was granted its host and has yet to join wasn't there: a fleet that starts at
+    once is no mass loss.
+    """
+    if granted.stored(verdict.State.UP):
+        return True
+    previous = granted.previous
+    return (
+        granted.stored(verdict.State.SUSPECT)
+        and previous is not None
+        and previous.cause is not verdict.Cause.NOT_YET_JOINED
+    )

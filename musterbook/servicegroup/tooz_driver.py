@@ -37,6 +37,13 @@ class _Session:
     joined: set[str] = dataclasses.field(default_factory=set)
 
 
+#: Makes a lane of a name, and of what makes and lets go its resource.
+LaneMaker = Callable[
+    [str, Callable[[], _Session], Callable[[_Session], None]],
+    lane.AnyLane[_Session],
+]
+
+
 class ToozDriver(driver.GroupDriver):
     """One member's, or one reader's, connection to a group backend.
 
@@ -49,6 +56,9 @@ class ToozDriver(driver.GroupDriver):
     :param member: this member's name, ``host#incarnation`` for an agent
     :param call_timeout: seconds that any call may take
     :param option: the option that an error in the URL is blamed on
+    :param make_lane: makes where calls run; None: a thread of this driver's own
+    :param make_coordinator: makes tooz's part of a member; None: with a connection of
+        its own
     :raises ConfigurationError: the backend's client isn't installed
     """
 
@@ -59,14 +69,17 @@ class ToozDriver(driver.GroupDriver):
         call_timeout: float = 3.0,
         *,
         option: str = "servicegroup_tooz_url",
+        make_lane: LaneMaker | None = None,
+        make_coordinator: clients.Factory | None = None,
     ) -> None:
         self.traits = traits.TRAITS[url.scheme]
         self._url = url
         self._member = member
         self._call_timeout = call_timeout
-        self._make_coordinator = clients.factory(url, option)
-        self._lane: lane.Lane[_Session] | None = None
-        self._stuck: list[lane.Lane[_Session]] = []
+        self._make_coordinator = make_coordinator or clients.factory(url, option)
+        self._make_lane: LaneMaker = make_lane or lane.Lane
+        self._lane: lane.AnyLane[_Session] | None = None
+        self._stuck: list[lane.AnyLane[_Session]] = []
         self._lane_lock = threading.Lock()
         self._sightings = sightings.Sightings()
 
@@ -190,7 +203,7 @@ class ToozDriver(driver.GroupDriver):
                 ) from None
             raise self._unavailable(failures.describe(exc)) from None
 
-    def _get_lane(self) -> lane.Lane[_Session]:
+    def _get_lane(self) -> lane.AnyLane[_Session]:
         with self._lane_lock:
             if self._lane is None:
                 self._stuck = [old for old in self._stuck if old.alive]
@@ -198,12 +211,12 @@ class ToozDriver(driver.GroupDriver):
                     raise self._unavailable(
                         f"{len(self._stuck)} earlier calls have not come back"
                     )
-                self._lane = lane.Lane(
+                self._lane = self._make_lane(
                     f"group-{self._url.scheme}", self._connect, self._disconnect
                 )
             return self._lane
 
-    def _give_up(self, stuck: lane.Lane[_Session]) -> None:
+    def _give_up(self, stuck: lane.AnyLane[_Session]) -> None:
         with self._lane_lock:
             if self._lane is stuck:
                 self._lane = None

@@ -9,6 +9,8 @@ import pathlib
 import signal
 import sys
 
+from musterbook import errors
+from musterbook.servicegroup import url as group_url
 from tests import process
 from tests.bench import catalogue
 from tests.bench import options
@@ -82,6 +84,15 @@ def _parser() -> argparse.ArgumentParser:
         default=default.calls_for_memory,
         help="after which memory is read",
     )
+    parser.add_argument(
+        "--backend", help="liveness: URL of a group backend, for a Redis of its own"
+    )
+    parser.add_argument(
+        "--hosts",
+        type=int,
+        default=default.hosts,
+        help="liveness: in the largest group",
+    )
     return parser
 
 
@@ -95,12 +106,21 @@ def _options(arguments: argparse.Namespace) -> options.Options:
         raise ValueError("--callers, --windows and --seconds must be above 0")
     if arguments.nodes < max(callers):
         raise ValueError("--nodes must be at least the largest number of callers")
+    if arguments.hosts < 1:
+        raise ValueError("--hosts must be above 0")
+    if arguments.backend is not None:
+        try:
+            group_url.parse(arguments.backend, "--backend")
+        except errors.ConfigurationError as exc:
+            raise ValueError(exc.message) from None
     return options.Options(
         seconds=arguments.seconds,
         windows=arguments.windows,
         callers=callers,
         nodes=arguments.nodes,
         calls_for_memory=arguments.calls_for_memory,
+        backend=arguments.backend,
+        hosts=arguments.hosts,
     )
 
 

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from tests.bench import by_host
 from tests.bench import join
+from tests.bench import liveness
 from tests.bench import options
 from tests.bench import report
 from tests.bench import rpc_get
@@ -23,6 +24,7 @@ class Bench(Protocol):
 BENCHES: dict[str, Bench] = {
     "by_host": by_host,
     "join": join,
+    "liveness": liveness,
     "rpc_get": rpc_get,
     "rpc_save": rpc_save,
     "rpc_stop": rpc_stop,

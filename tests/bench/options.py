@@ -11,6 +11,8 @@ class Options:
     :ivar windows: of each cell; its figure is their median
     :ivar callers: numbers of caller threads to measure with
     :ivar nodes: compute nodes in the table
+    :ivar backend: URL of a group backend to use; None: a Redis of the bench's own
+    :ivar hosts: members of the largest group
     :ivar calls_for_memory: calls that a server has answered when its memory is read
     """
 
@@ -19,6 +21,8 @@ class Options:
     callers: tuple[int, ...] = (1, 8, 32)
     nodes: int = 1000
     calls_for_memory: int = 40_000
+    backend: str | None = None
+    hosts: int = 10_000
 
 
 class BenchFailed(Exception):

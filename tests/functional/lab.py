@@ -206,6 +206,15 @@ class Lab:
         """Return the state directory of what was started under this name."""
         return self.folder / f"{name}.state"
 
+    def start_hollow(
+        self, hosts: int, *arguments: str, name: str = "hollow", **options: Any
+    ) -> Process:
+        """Start hollow agents, with one node each that is named like the host."""
+        self.write_nodes(name, {"{host}": NODE})
+        config = self.config(name, options)
+        command = ("--config-file", config, "--hosts", str(hosts), *arguments)
+        return self.run("compute_agent.hollow.main", *command, name=name)
+
     def write_nodes(self, name: str, nodes: Mapping[str, Any], **more: Any) -> None:
         """Say what the fake source of an agent reports from now on."""
         path = self.folder / f"{name}.json"

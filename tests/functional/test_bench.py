@@ -42,10 +42,10 @@ def bench(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def figures(name: str, folder: pathlib.Path) -> dict[str, Any]:
+def figures(name: str, folder: pathlib.Path, *more: str) -> dict[str, Any]:
     """Run a bench, small, and return its figures, of which all say that much."""
     path = folder / "figures.json"
-    running = bench(name, "--json", str(path), *SMALL)
+    running = bench(name, "--json", str(path), *SMALL, *more)
     printed, _ = running.communicate(timeout=170)
     found: dict[str, Any] = json.loads(path.read_text())
     # What the bounds say about so short a run is nothing; that it's told right is.
@@ -83,8 +83,32 @@ def test_small_by_host(tmp_path: pathlib.Path) -> None:
     assert [bound["limit"] for bound in found["bounds"]] == [1.05] * 6
 
 
+def test_small_liveness(tmp_path: pathlib.Path) -> None:
+    with conftest.missing_server_skips():
+        servers.Redis(tmp_path).check_installed()
+    found = figures("liveness", tmp_path, "--hosts=50")
+    groups = found["figures"]["groups"]
+    assert set(groups) == {"50"}
+    for group in groups.values():
+        calls = group["calls_ms"]
+        assert set(calls) == {"beat", "visible", "turn", "read"}
+        taken = [*calls.values(), group["join_storm_s"]]
+        assert all(len(t[s]) == 2 and min(t[s]) > 0 for t in taken for s in t)
+        # A dead member is missed when its last beat is a member timeout old (10 s).
+        for seconds in group["detection_s"].values():
+            assert len(seconds) == 20
+            assert 10 - 10 / 3 - 0.5 < min(seconds) <= max(seconds) < 10 + 5
+    steady = statistics.median(found["figures"]["verdicts"]["50"]["steady_ms"])
+    assert found["bounds"][0]["value"] == steady
+    assert found["figures"]["look"]["statements"] == 2
+    read = groups["50"]["calls_ms"]["read"]
+    ratio = statistics.median(read["ours"]) / statistics.median(read["floor"])
+    assert found["ratios"]["50"]["read"] == ratio
+
+
 @pytest.mark.parametrize(
-    "name", sorted(catalogue.BENCHES.keys() - {"by_host", "join", "rpc_stop"})
+    "name",
+    sorted(catalogue.BENCHES.keys() - {"by_host", "join", "liveness", "rpc_stop"}),
 )
 def test_small(name: str, tmp_path: pathlib.Path) -> None:
     found = figures(name, tmp_path)

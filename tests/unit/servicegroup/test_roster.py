@@ -715,3 +715,20 @@ def test_controls_change() -> None:
     assert ping.controls(present, 0.0, 5.0) != ping.controls(present, 5.0, 5.0)
     assert ping.controls([], 0.0, 5.0) == set()
     assert fleet_module.POLICY.recovery_grace > POLICY.member_timeout
+
+
+def test_a_fleet_that_starts_at_once_is_no_mass_loss() -> None:
+    fleet = Fleet(20)
+    fleet.leave(*fleet.hosts)
+    hello = verdict.Verdict(
+        verdict.State.SUSPECT, verdict.Cause.NOT_YET_JOINED, 1, "granted"
+    )
+    later = {host: fleet.granted.pop(host) for host in fleet.hosts[10:]}
+    fleet.step()
+    for host, granted in later.items():
+        fleet.granted[host] = granted
+        fleet.change(host, previous=hello)
+    decision = fleet.step()
+    assert decision.freezes == {}
+    fleet.join(*fleet.hosts)
+    assert {said.state for said in fleet.step().verdicts.values()} == {"up"}

@@ -1,0 +1,178 @@
+"""A fleet in which nothing happens: what its conductor asks of the database."""
+
+from collections.abc import Iterator
+import contextlib
+import pathlib
+import time
+
+import pytest
+import sqlalchemy as sa
+
+from tests import process
+from tests import servers
+from tests import util
+from tests.functional import lab as labs
+
+#: The same for all: what a transaction is made of.
+_FRAME = ("commit", "rollback", "set ", "begin", "select 1", "start transaction")
+
+
+class Statements:
+    """Every statement that a MariaDB runs, from a moment on."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = sa.create_engine(url)
+
+    def begin(self) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(sa.text("SET GLOBAL log_output = 'TABLE'"))
+            connection.execute(sa.text("TRUNCATE mysql.general_log"))
+            connection.execute(sa.text("SET GLOBAL general_log = 'ON'"))
+
+    def end(self) -> list[str]:
+        """Return them, but for what frames them."""
+        with self._engine.begin() as connection:
+            connection.execute(sa.text("SET GLOBAL general_log = 'OFF'"))
+            found = connection.execute(
+                sa.text(
+                    "SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log"
+                    " WHERE command_type IN ('Query', 'Execute')"
+                )
+            ).scalars()
+            texts = [" ".join(text.lower().split()) for text in found]
+        self._engine.dispose()
+        return [t for t in texts if t and not t.startswith((*_FRAME, "truncate"))]
+
+
+class Changes:
+    """How many rows of which table of a PostgreSQL were written, from a moment on."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+        self._before: dict[str, int] = {}
+
+    def begin(self) -> None:
+        # A connection tells of what it did up to a second later.
+        settled = self._read()
+
+        def same() -> bool:
+            nonlocal settled
+            former, settled = settled, self._read()
+            others = former.keys() - {"leases"}
+            return all(former[name] == settled[name] for name in others)
+
+        time.sleep(1.0)
+        util.wait_until(same, 10, "the counts of writes to settle")
+        self._before = settled
+
+    def end(self) -> set[str]:
+        """Return the tables that were written."""
+        time.sleep(1.0)
+        after = self._read()
+        self._engine.dispose()
+        return {name for name, count in after.items() if count != self._before[name]}
+
+    def _read(self) -> dict[str, int]:
+        query = (
+            "SELECT relname, n_tup_ins + n_tup_upd + n_tup_del FROM pg_stat_user_tables"
+        )
+        with self._engine.connect() as connection:
+            return {str(n): int(c) for n, c in connection.execute(sa.text(query))}
+
+
+@contextlib.contextmanager
+def idle_fleet(
+    folder: pathlib.Path, rabbit: str, group: str, database: str, hosts: int
+) -> Iterator[labs.Lab]:
+    made = labs.Lab(folder, rabbit, group, database)
+    with labs.opened(made):
+        made.sync()
+        made.start_conductor()
+        made.start_hollow(hosts)
+
+        def all_up() -> bool:
+            return [r["state"] for r in made.fleet().values()] == ["up"] * hosts
+
+        util.wait_until(all_up, 60 + hosts / 2, f"{hosts} hosts up")
+        # The looks and audits that belong to a start are over.
+        time.sleep(3 * labs.UPDATE_RESOURCES_INTERVAL)
+        yield made
+
+
+def run_mariadb(
+    folder: pathlib.Path,
+    rabbit: str,
+    group: str,
+    server: servers.MariaDB,
+    hosts: int,
+    seconds: float,
+) -> None:
+    url = server.lease(0)
+    with idle_fleet(folder, rabbit, group, url, hosts):
+        counted = Statements(url)
+        counted.begin()
+        began = time.monotonic()
+        time.sleep(seconds)
+        found = counted.end()
+        took = time.monotonic() - began
+    writes = {t for t in found if not t.startswith("select")}
+    assert writes, "the lease is renewed"
+    assert {t for t in writes if not t.startswith("update leases")} == set()
+    reads = [t for t in found if t.startswith("select")]
+    others = {t for t in reads if " leases" not in t and " services" not in t}
+    assert others == set()
+    # The leader's two, however many hosts beat: none is a beat's.
+    looks = [t for t in reads if "from services" in t]
+    assert 0 < len(looks) <= 2 * (took / labs.POLL_INTERVAL + 1)
+    print(f"{len(found)} statements in {took:.1f} s, {len(looks)} of them looks")
+
+
+def run_postgresql(
+    folder: pathlib.Path,
+    rabbit: str,
+    group: str,
+    url: str,
+    hosts: int,
+    seconds: float,
+) -> None:
+    with idle_fleet(folder, rabbit, group, url, hosts):
+        counted = Changes(url)
+        counted.begin()
+        time.sleep(seconds)
+        assert counted.end() == {"leases"}
+
+
+def test_ten_hosts_write_nothing_but_the_lease(
+    tmp_path: pathlib.Path,
+    rabbit_url: str,
+    redis_url: str,
+    own_server: process.Starter,
+) -> None:
+    server = own_server(servers.MariaDB)
+    run_mariadb(tmp_path, rabbit_url, redis_url, server, hosts=10, seconds=5)
+
+
+def test_ten_hosts_write_nothing_but_the_lease_on_postgresql(
+    tmp_path: pathlib.Path, rabbit_url: str, redis_url: str, postgresql_url: str
+) -> None:
+    run_postgresql(tmp_path, rabbit_url, redis_url, postgresql_url, 10, seconds=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_hundred_hosts_write_nothing_but_the_lease_in_five_minutes(
+    tmp_path: pathlib.Path,
+    rabbit_url: str,
+    redis_url: str,
+    own_server: process.Starter,
+) -> None:
+    server = own_server(servers.MariaDB)
+    run_mariadb(tmp_path, rabbit_url, redis_url, server, hosts=100, seconds=300)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_hundred_hosts_write_nothing_on_postgresql(
+    tmp_path: pathlib.Path, rabbit_url: str, redis_url: str, postgresql_url: str
+) -> None:
+    run_postgresql(tmp_path, rabbit_url, redis_url, postgresql_url, 100, seconds=300)
