@@ -20,7 +20,8 @@ LOG = logging.getLogger(__name__)
 
 #: Hosts that start, or stop, at the same time.
 _STARTS_AT_ONCE = 16
-_STOPS_AT_ONCE = 32
+#: Fewer, as a goodbye waits for its answer a second at most.
+_STOPS_AT_ONCE = 8
 #: Seconds between two looks whether to stop.
 _STEP = 0.1
 
