@@ -148,7 +148,8 @@ def test_a_change_is_seen_and_taken_back_without_reading_all(
         lambda t: t.change(3, incarnation=2, state_incarnation=2),
         lambda t: t.change(3, incarnation=None),
         lambda t: t.insert(9, **LEGACY),
-        lambda t: t.insert(9, **LEGACY, host="H3"),  # a granted row's twin
+        # A granted row may have a twin.
+        lambda t: t.insert(9, **LEGACY, host="H3", deleted=None),
     ],
 )
 def test_what_changes_among_the_settled_is_seen(table: Table, act: Any) -> None:
