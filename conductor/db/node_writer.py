@@ -47,10 +47,6 @@ _BLANK = {
 } | {"hypervisor_type": "", "hypervisor_version": 0, "cpu_info": ""}
 
 
-#: How often a creation looks, while others delete, revive and purge what it finds.
-_LOOKS = 3
-
-
 class NodeWriter:
     """Writes compute nodes; any thread may call any method."""
 
@@ -232,19 +228,15 @@ def _create(
     if grant is not None:
         grants.hold(connection, grant, service_obj.COMPUTE_BINARY)
         _check_host(grant, identity["host"])
-    for _ in range(_LOOKS):
-        taken = _taken(connection, str(identity["host"]), str(identity[_IDENTITY[1]]))
-        if taken is not None:
-            if taken["uuid"] is not None and taken["uuid"] == values.get("uuid"):
-                return nodes.find_by_id(connection, taken["id"])
-            raise _exists(identity)
-        old = _soft_deleted(connection, values)
-        if old is None:
-            return _insert(connection, values, identity)
-        if _revive(connection, old, values):
-            return nodes.find_by_id(connection, old["id"])
-        # Revived by another creator, or purged: look which.
-    raise _exists(identity)
+    taken = _taken(connection, str(identity["host"]), str(identity[_IDENTITY[1]]))
+    if taken is not None:
+        if taken["uuid"] is not None and taken["uuid"] == values.get("uuid"):
+            return nodes.find_by_id(connection, taken["id"])
+        raise _exists(identity)
+    old = _soft_deleted(connection, values)
+    if old is None:
+        return _insert(connection, values, identity)
+    return _revive(connection, old, values)
 
 
 def _insert(
@@ -332,8 +324,8 @@ def _soft_deleted(
 
 def _revive(
     connection: sa.Connection, old: rows.Stored, values: Mapping[str, Any]
-) -> bool:
-    """Bring a row back with its usage; return whether it was still deleted.
+) -> dict[str, Any]:
+    """Bring a locked row back with its allocations.
 
     Whoever used the node before it was deleted may use it still.
     """
@@ -357,11 +349,9 @@ def _revive(
             "stream_version": None,
         }
     )
-    query = _T.update().where(_T.c.id == old["id"], _T.c.deleted > 0)
-    if not connection.execute(query.values(row)).rowcount:
-        return False
+    connection.execute(_T.update().where(_T.c.id == old["id"]).values(row))
     allocations.write(connection, old["id"], uuid, book, booked)
-    return True
+    return nodes.find_by_id(connection, old["id"])
 
 
 # -- update ------------------------------------------------------------------------

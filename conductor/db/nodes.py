@@ -259,7 +259,8 @@ def find_by_identity(
 
 def by_host(connection: sa.Connection, host: str) -> list[rows.Stored]:
     """Return the stored rows of a host's live nodes, of either shape."""
-    return list(connection.execute(_BY_HOST, {"host": host}).mappings())
+    found = connection.execute(_BY_HOST_OF_EITHER_SHAPE, {"host": host})
+    return list(found.mappings())
 
 
 def find_legacy(connection: sa.Connection, host: str, name: str) -> rows.Stored | None:

@@ -42,7 +42,7 @@ def granted(
 
 def make(store: db_store.DatabaseStore, host: str, name: str, **more: Any) -> Any:
     values = {"host": host, "hypervisor_hostname": name, **USED, **more}
-    return store.compute_node_create(values)
+    return store.compute_node_create(values, writes_usage=True)
 
 
 #: What a move must not touch: all but whose it is, when, and the generations.

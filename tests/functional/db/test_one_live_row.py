@@ -114,7 +114,7 @@ def test_a_deleted_uuid_comes_back_under_its_new_identity(
     store: db_store.DatabaseStore,
 ) -> None:
     """Nova bug 1839560, of a node that moved while it had no record."""
-    old = store.compute_node_create(VALUES | {"vcpus_used": 2})
+    old = store.compute_node_create(VALUES | {"vcpus_used": 2}, writes_usage=True)
     store.compute_node_destroy(old["id"], None, force=True)
     moved = VALUES | {"host": "node-y", "uuid": old["uuid"]}
     row = store.compute_node_create(moved)
@@ -124,31 +124,31 @@ def test_a_deleted_uuid_comes_back_under_its_new_identity(
 
 
 @pytest.mark.parametrize("by_uuid", [False, True])
-def test_a_purge_between_the_look_and_the_revival(
+def test_no_purge_comes_between_the_look_and_the_revival(
     store: db_store.DatabaseStore, engine: sa.Engine, by_uuid: bool
 ) -> None:
-    """The creator looks again, finds nothing, and inserts."""
+    """The creator holds what it is about to bring back."""
     if engine.dialect.name == "sqlite":
         pytest.skip("one writer at a time: nothing comes in between")
     old = store.compute_node_create(VALUES)
     store.compute_node_destroy(old["id"], None)
     other = sa.create_engine(engine.url, poolclass=sa.NullPool)
-    purged: list[int] = []
+    free: list[list[int]] = []
 
     @sa.event.listens_for(engine, "before_cursor_execute")
-    def _purge(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if not statement.startswith("UPDATE compute_nodes") or purged:
+    def _look(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if not statement.startswith("UPDATE compute_nodes"):
             return
-        purged.append(1)
         with other.begin() as connection:
-            gone = models.compute_nodes.delete().where(models.compute_nodes.c.id == 1)
-            assert connection.execute(gone).rowcount == 1
+            deleted = sa.select(models.compute_nodes.c.id)
+            query = deleted.where(models.compute_nodes.c.deleted > 0)
+            unlocked = query.with_for_update(skip_locked=True)
+            assert connection.execute(query).scalars().all() == [old["id"]]
+            free.append(list(connection.execute(unlocked).scalars()))
 
     row = store.compute_node_create(VALUES | ({"uuid": old["uuid"]} if by_uuid else {}))
-    assert purged
-    assert row["id"] != old["id"]
-    assert (row["uuid"] == old["uuid"]) is by_uuid
-    assert store.compute_nodes() == [row]
+    assert free == [[]]
+    assert (row["id"], row["uuid"]) == (old["id"], old["uuid"])
 
 
 def test_deleting_another_service_removes_no_nodes(
@@ -184,16 +184,16 @@ def test_nothing_is_left_behind_by_a_deletion(
 
     There is no second record of a node's capacity that could be orphaned: no other
     table has a column of it, so that the one update that deletes a node is all. One
-    that is in use is refused.
+    that is in use is refused. Allocations stay with their node, deleted or not.
     """
-    capacity = {"vcpus", "memory_mb", "local_gb", "vcpus_used", "hypervisor_hostname"}
+    capacity = {"vcpus_used", "reserved_vcpus", "cpu_info", "hypervisor_hostname"}
     holders = [
         name
         for name, table in models.METADATA.tables.items()
         if capacity & set(table.c.keys())
     ]
     assert holders == ["compute_nodes"]
-    row = store.compute_node_create(VALUES | {"vcpus_used": 1})
+    row = store.compute_node_create(VALUES | {"vcpus_used": 1}, writes_usage=True)
     with pytest.raises(errors.ComputeNodeInUse, match="vcpus_used 1, 0 reserved"):
         store.compute_node_destroy(row["id"], None)
     assert store.compute_nodes() == [row]
