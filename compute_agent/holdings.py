@@ -118,6 +118,13 @@ class Holdings:
     def renamed(self, name: str, former: str) -> None:
         """Note that a record was saved under a node's new name."""
         node = self._nodes[name]
+        # Under its former name it would be found for another node that gets that name,
+        # or be deleted for one that is gone.
+        self._nodes = {
+            other: held
+            for other, held in self._nodes.items()
+            if other == name or held.uuid != node.uuid
+        }
         self._confirm(name, node.uuid)
         LOG.warning(
             "Node %s was %s: its record (uuid %s) has the new name, and keeps what is "
@@ -178,7 +185,8 @@ class Holdings:
         if name in self._gone:
             return False
         deleted = False
-        node = self._nodes.get(name) or self._by_name(name)
+        # Never by what was read before: the record may have another name by now.
+        node = self._by_name(name)
         if node is not None:
             try:
                 node.destroy()

@@ -350,6 +350,46 @@ def test_a_uuid_under_two_names_renames_nothing(book: Book) -> None:
     assert list(book.rows()) == [("a", "n1")]
 
 
+def test_the_former_name_that_is_gone_does_not_take_the_record_along(
+    book: Book,
+) -> None:
+    one = book.agent("a")
+    one.report(node("old", uuid=UUIDS[0]))
+    (before,) = book.store.compute_nodes()
+    result = one.report(node("new", uuid=UUIDS[0]), gone=["old"])
+    assert (result.saved, result.deleted) == (("new",), ())
+    assert {n: row["id"] for n, row in book.rows().items()} == {
+        ("a", "new"): before["id"]
+    }
+    assert one.kept == {"new": UUIDS[0]}
+
+
+def test_a_record_renamed_by_somebody_else_is_not_deleted_for_its_old_name(
+    book: Book,
+) -> None:
+    one = book.agent("a")
+    one.report(node("old"))
+    (row,) = book.store.compute_nodes()
+    book.store.compute_node_update(row["id"], {"hypervisor_hostname": "new"}, None)
+    assert one.report(gone=["old"]).deleted == ()
+    assert list(book.rows()) == [("a", "new")]
+
+
+def test_another_node_that_gets_a_former_name_is_a_new_one(book: Book) -> None:
+    one = book.agent("a")
+    one.report(node("rack1", uuid=UUIDS[0]))
+    one.report(node("rack2", uuid=UUIDS[0]))
+    both = node("rack2", uuid=UUIDS[0]), node("rack1", uuid=UUIDS[1])
+    assert one.report(*both).created == ("rack1",)
+    for _ in range(2):
+        assert {name: row["uuid"] for (_, name), row in book.rows().items()} == {
+            "rack1": UUIDS[1],
+            "rack2": UUIDS[0],
+        }
+        assert one.kept == {"rack1": UUIDS[1], "rack2": UUIDS[0]}
+        one.report(*both)
+
+
 # -- moves -------------------------------------------------------------------------
 
 
