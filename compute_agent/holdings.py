@@ -19,6 +19,16 @@ from objects import compute_node
 
 LOG = logging.getLogger(__name__)
 
+#: What keeps the book from taking a source's uuid: what it has already, or a conductor
+#: that is too old.
+_NO_UUID_FROM_HERE = (
+    errors.ComputeNodeExists,
+    errors.ComputeNodeMoved,
+    errors.ComputeNodeNotFound,
+    errors.UnsupportedObject,
+    errors.VersionPinned,
+)
+
 
 class Holdings:
     """The nodes of one agent; the audits' thread uses it.
@@ -45,6 +55,9 @@ class Holdings:
         self._absent: set[str] = set()  # of which it was said that they are kept
         self._gone: set[str] = set()  # that have no record any more
         self._in_use: set[str] = set()  # of which it was said that they can't go
+        # By name, the source's uuid of nodes that the book has under another one.
+        self._differing: dict[str, str] = {}
+        self._asked: set[str] = set()  # those of which the conductor was told
 
     @property
     def confirmed(self) -> Mapping[str, str]:
@@ -59,6 +72,7 @@ class Holdings:
         """Read every node from the book when it is needed next."""
         self._nodes.clear()
         self._gone.clear()
+        self._asked.clear()
 
     def find(
         self, name: str, reading: inventory_source.Reading
@@ -69,8 +83,7 @@ class Holdings:
         """
         node = self._nodes.get(name) or self._by_name(name)
         if node is None:
-            uuid = self._uuid_of(name, reading)
-            node = None if uuid is None else self._by_uuid(uuid)
+            node = self._by_what_is_known(name, reading)
             if node is not None and not self._is_ours(node):
                 node = self._take(name, reading[name], node, str(node.host))
             elif node is not None:
@@ -133,6 +146,49 @@ class Holdings:
             former,
             node.uuid,
         )
+
+    def settle_uuid(self, name: str, uuid: str | None) -> None:
+        """Let the book have a held node under the uuid that its source gives it.
+
+        The book decides. One that came from Juno takes it; else both uuids are said
+        once, and the node is not found by its source's at another host.
+
+        :param uuid: the source's; None: it has none
+        """
+        node = self._nodes[name]
+        if uuid is None or node.uuid == uuid.lower():
+            self._differing.pop(name, None)
+            return
+        if self._differing.get(name) == uuid and name in self._asked:
+            return
+        try:
+            self._adopt(uuid, name, self._held.grant.host)
+        except _NO_UUID_FROM_HERE as exc:
+            self._asked.add(name)
+            if self._differing.get(name) != uuid:
+                LOG.warning(
+                    "Node %s: its source says that its uuid is %s, its record (id %s) "
+                    "has %s, which stays (%s). Should another host report it by the "
+                    "former, it would be taken for another node",
+                    name,
+                    uuid,
+                    node.id,
+                    node.uuid,
+                    exc.message,
+                )
+            self._differing[name] = uuid
+            return
+        LOG.warning(
+            "Node %s: its record (id %s) has the uuid of its source, %s, in place of "
+            "%s, which it had been given",
+            name,
+            node.id,
+            uuid,
+            node.uuid,
+        )
+        self._differing.pop(name, None)
+        self.forget(name)  # which was changed
+        self._confirm(name, uuid.lower())
 
     def lose(self, name: str, uuid: str, host: str) -> None:
         """Note, and say once, that a node is another host's."""
@@ -229,12 +285,28 @@ class Holdings:
             del self._known[old]
         self._known[name] = uuid
 
-    def _uuid_of(self, name: str, reading: inventory_source.Reading) -> str | None:
-        """Return under which uuid a node may be known that has no record here."""
-        uuid = reading[name].uuid or self._known.get(name)
-        if uuid is None and reading.one_machine and len(self._known) == 1:
-            (uuid,) = self._known.values()
-        return uuid
+    def _by_what_is_known(
+        self, name: str, reading: inventory_source.Reading
+    ) -> compute_node.ComputeNode | None:
+        """Return the record of a node that has none under its name here.
+
+        By the source's uuid, else by what the book confirmed: a node that was taken
+        over may have another uuid there. Unless that record is another host's: who
+        had a node of this name may have a new one.
+        """
+        uuid = reading[name].uuid
+        node = None if uuid is None else self._by_uuid(uuid)
+        if node is not None:
+            return node
+        known = self._known.get(name)
+        if known is not None:
+            node = self._by_uuid(known)
+            sure = uuid is None or self._differing.get(name) == uuid
+            return node if node is None or sure or self._is_ours(node) else None
+        if reading.one_machine and len(self._known) == 1:
+            (known,) = self._known.values()
+            return self._by_uuid(known)
+        return None
 
     def _by_name(self, name: str) -> compute_node.ComputeNode | None:
         try:

@@ -210,6 +210,7 @@ class ResourceTracker:
         if "hypervisor_hostname" in changes:
             self._held.renamed(name, str(stored["hypervisor_hostname"]))
         confirmed = self._confirm_usage(node, wanted)
+        self._held.settle_uuid(name, wanted.uuid)
         return "saved" if changes or confirmed else "unchanged"
 
     def _confirm_usage(

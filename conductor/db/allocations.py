@@ -123,6 +123,15 @@ def release(connection: sa.Connection, node_ids: Collection[int]) -> None:
     )
 
 
+def follow(connection: sa.Connection, node_id: int, former: str, uuid: str) -> None:
+    """Let a node's legacy allocation be found under the node's new uuid."""
+    connection.execute(
+        _T.update()
+        .where(_T.c.node_id == node_id, _T.c.uuid == _legacy(former))
+        .values(uuid=_legacy(uuid))
+    )
+
+
 def remove(connection: sa.Connection, node_ids: Collection[int]) -> None:
     """Delete all allocations of nodes that are deleted for good."""
     connection.execute(_T.delete().where(_T.c.node_id.in_(node_ids)))
@@ -131,7 +140,7 @@ def remove(connection: sa.Connection, node_ids: Collection[int]) -> None:
 def _row(node_id: int, node_uuid: str, outcome: booking.Outcome) -> dict[str, Any]:
     """Return a legacy allocation; by its uuid a node never has two."""
     return {
-        "uuid": str(uuidlib.uuid5(_NAMESPACE, node_uuid)),
+        "uuid": _legacy(node_uuid),
         "node_id": node_id,
         "kind": LEGACY,
         "state": CONFIRMED if outcome.confirmed else HELD,
@@ -140,6 +149,10 @@ def _row(node_id: int, node_uuid: str, outcome: booking.Outcome) -> dict[str, An
         "confirmed_at": _instant() if outcome.confirmed else None,
         "finished_at": None,
     }
+
+
+def _legacy(node_uuid: str) -> str:
+    return str(uuidlib.uuid5(_NAMESPACE, node_uuid))
 
 
 def _instant() -> datetime.datetime:

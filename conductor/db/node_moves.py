@@ -7,16 +7,23 @@ must read it again before it writes.
 
 There is never a second live row of one host and name: where the new host has a row of
 that name, that one stays and the other is left where it is.
+
+A node that came without a uuid, from Juno, is known by one that was derived. Elsewhere
+it would not be found by that of its source, so the agent that has it tells the latter
+once, by adopting it from itself.
 """
 
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import logging
 from typing import Any
 
 from oslo_db import exception as oslo_exc
+from oslo_utils import uuidutils
 import sqlalchemy as sa
 
+from conductor.db import allocations
 from conductor.db import grants
 from conductor.db import limits
 from conductor.db import models
@@ -29,6 +36,8 @@ from musterbook import errors
 from musterbook import names
 from musterbook.context import Grant
 from objects import service as service_obj
+
+LOG = logging.getLogger(__name__)
 
 _T = models.compute_nodes
 
@@ -97,12 +106,15 @@ class NodeMoveStore:
     def adopt(self, grant: Grant, uuid: str, name: str, formerly: str) -> None:
         """Give a live node that another agent managed to the grant's host.
 
-        Nothing is done if it has it already.
+        Nothing is done if it has it already. If no node has the uuid and formerly is
+        the grant's host itself, its node of this name gets it, in place of a uuid that
+        was only derived.
 
         :param formerly: the host that the decision was based on
         :raises ComputeNodeMoved: another host has it by now
         :raises ComputeNodeNotFound: no live node has this uuid
-        :raises ComputeNodeExists: the host has another live node of this name
+        :raises ComputeNodeExists: the host has another live node of this name, or a
+            deleted one has the uuid
         :raises Superseded: the grant isn't the current one
         """
         missing = errors.ComputeNodeNotFound(what=f"uuid {uuid}")
@@ -113,6 +125,13 @@ class NodeMoveStore:
         def work(connection: sa.Connection) -> None:
             grants.hold(connection, grant, service_obj.COMPUTE_BINARY)
             found = _lock(connection, uuid)
+            if found is None and _same(grant.host, formerly):
+                taken = nodes.find_by_identity(connection, grant.host, name)
+                if taken is None or not uuidutils.is_uuid_like(uuid):
+                    raise missing
+                if not _identify(connection, taken, grant.host, uuid.lower()):
+                    raise exists
+                return
             if found is None:
                 raise missing
             if _same(found["host"], grant.host):
@@ -148,6 +167,35 @@ def _same(one: object, other: str) -> bool:
 def _lock(connection: sa.Connection, uuid: str) -> rows.Stored | None:
     query = sa.select(_T).where(_T.c.uuid == uuid.lower(), _T.c.deleted == 0)
     return connection.execute(query.with_for_update()).mappings().first()
+
+
+def _identify(
+    connection: sa.Connection, node: rows.Stored, host: str, uuid: str
+) -> bool:
+    """Give a host's node the uuid of its source; return whether that could be done.
+
+    Only in place of a derived one: any other may be another machine's.
+
+    :param node: as found by its identity
+    """
+    query = sa.select(_T).where(_T.c.id == node["id"], models.live(_T))
+    found = connection.execute(query.with_for_update()).mappings().first()
+    if found is None or not (found["host"] is None or _same(found["host"], host)):
+        return False
+    derived = rows.legacy_uuid(_T.name, found["id"], found["created_at"])
+    if found["uuid"] not in (None, derived):
+        return False
+    _give(connection, {**found, "uuid": uuid}, host, {"host": node["host"]})
+    allocations.follow(connection, found["id"], derived, uuid)
+    LOG.info(
+        "Compute node %s (id %s) of host %s: its uuid, %s, is its source's %s now",
+        found["hypervisor_hostname"],
+        found["id"],
+        host,
+        derived,
+        uuid,
+    )
+    return True
 
 
 def _give(

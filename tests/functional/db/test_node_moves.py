@@ -6,6 +6,8 @@ import pytest
 import sqlalchemy as sa
 
 from conductor.db import liveness
+from conductor.db import models
+from conductor.db import online
 from conductor.db import store as db_store
 from musterbook import errors
 from musterbook.context import Grant
@@ -15,6 +17,7 @@ from tests.functional.db import test_store_nodes
 SECRET = "the-secret-of-everybody"
 USED = {"vcpus": 8, "memory_mb": 16000, "vcpus_used": 3, "memory_mb_used": 4000}
 UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a001"
+OTHER = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a002"
 
 
 @pytest.fixture
@@ -199,3 +202,68 @@ def test_what_can_not_be_adopted(
     make(store, "a", "bm1")
     store.service_destroy(store.services()[0]["id"])
     check(errors.Superseded)
+
+
+@pytest.mark.parametrize("migrated", [False, True], ids=["bare", "migrated"])
+def test_a_node_of_junos_takes_its_sources_uuid_once(
+    store: db_store.DatabaseStore,
+    records: liveness.LivenessStore,
+    engine: sa.Engine,
+    migrated: bool,
+) -> None:
+    with engine.begin() as connection:
+        juno.service(connection, 1, "ironic")
+        juno.node(connection, 1, 1, "rack7")
+    if migrated:
+        list(online.migrate(engine))
+    grant = granted(records, "ironic")
+    before = store.compute_node_get(id=1)
+    for _ in range(2):  # the first answer was lost
+        records.adopt(grant, UUID.upper(), "rack7", "Ironic")
+        after = store.compute_node_get(uuid=UUID)
+        assert (after["id"], after["host"]) == (1, "ironic")
+    assert after["memory_mb_used"] == before["memory_mb_used"] == 4608
+    assert after["inventory_generation"] > before["inventory_generation"]
+    with pytest.raises(errors.ComputeNodeNotFound):
+        store.compute_node_get(uuid=before["uuid"])
+    # What is used stays one allocation, whoever writes it next.
+    values = {"memory_mb_used": 3000}
+    store.compute_node_update(1, values, None, writes_usage=True)
+    used = {"vcpus": 1, "memory_mb": 2000, "local_gb": 3}
+    store.compute_node_confirm_usage(1, used, grant)
+    with engine.connect() as connection:
+        table = models.allocations
+        held = connection.execute(sa.select(table.c.node_id, table.c.memory_mb)).all()
+    assert held == [(1, 2000)]
+    assert store.compute_node_get(id=1)["memory_mb_used"] == 2000
+    # Another uuid of its source's may be another machine.
+    with pytest.raises(errors.ComputeNodeExists):
+        records.adopt(grant, OTHER, "rack7", "ironic")
+    assert store.compute_node_get(id=1)["uuid"] == UUID
+    # By which it is found where it turns up.
+    records.adopt(granted(records, "ironic2"), UUID, "rack7", "ironic")
+    (row,) = store.compute_nodes()
+    assert (row["id"], row["host"], row["memory_mb_used"]) == (1, "ironic2", 2000)
+
+
+def test_no_uuid_is_taken_that_is_another_nodes_or_none(
+    store: db_store.DatabaseStore, records: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    with engine.begin() as connection:
+        juno.service(connection, 1, "a")
+        juno.node(connection, 1, 1, "n1")
+    grant = granted(records, "a")
+    free = {**USED, "vcpus_used": 0, "memory_mb_used": 0}
+    other = make(store, "b", "n1", uuid=UUID, **free)
+
+    def check(error: type[errors.MusterbookError], uuid: str, name: str) -> None:
+        before = store.compute_nodes()
+        with pytest.raises(error):
+            records.adopt(grant, uuid, name, "a")
+        assert store.compute_nodes() == before
+
+    check(errors.ComputeNodeMoved, UUID, "n1")
+    check(errors.ComputeNodeNotFound, OTHER, "n2")
+    check(errors.ComputeNodeNotFound, "nonsense", "n1")
+    store.compute_node_destroy(other["id"], None)
+    check(errors.ComputeNodeExists, UUID, "n1")

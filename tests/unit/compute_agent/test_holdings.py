@@ -26,6 +26,7 @@ from musterbook import conf as conf_module
 from musterbook import errors
 from musterbook.context import Grant
 from objects import store as object_store
+from tests.functional.db import juno
 from tests.unit.compute_agent import test_resource_tracker
 
 UUIDS = [f"7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a00{i}" for i in range(4)]
@@ -431,6 +432,82 @@ def test_the_former_agent_finds_out_by_its_next_save(
     (line,) = warned(caplog)
     assert "host b's now" in line
     assert book.rows()["b", "n1"]["vcpus"] == 8
+
+
+def juno_node(book: Book, host: str, name: str) -> None:
+    with book.engine.begin() as connection:
+        juno.service(connection, 1, host)
+        juno.node(connection, 1, 1, name)
+
+
+def test_a_node_of_junos_roams_with_its_usage(
+    book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    juno_node(book, "ironic", "rack7")
+    a, b = book.agent("ironic"), book.agent("ironic2")
+    (before,) = book.store.compute_nodes()
+    roams = node("rack7", uuid=UUIDS[0], roams=True)
+    for _ in range(2):
+        assert not a.report(roams).failed
+        assert a.kept == {"rack7": UUIDS[0]}
+    said = [line for line in warned(caplog) if UUIDS[0] in line]
+    assert len(said) == 1
+    assert before["uuid"] in said[0]
+    a.report()
+    b.report(roams)
+    (row,) = book.store.compute_nodes()
+    assert (row["id"], row["host"], row["uuid"]) == (1, "ironic2", UUIDS[0])
+    assert row["memory_mb_used"] == before["memory_mb_used"] == 4608
+
+
+def refusing(*_: str) -> None:
+    raise errors.VersionPinned(what="adopt_node", needs="1.1", speaks="1.0")
+
+
+def test_a_renamed_node_is_found_by_the_uuid_that_the_book_knows(
+    book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The conductors are too old to be told the source's."""
+    juno_node(book, "a", "old")
+    one = book.agent("a")
+    one.held._adopt = refusing
+    (before,) = book.store.compute_nodes()
+    for _ in range(3):
+        one.report(node("old", uuid=UUIDS[0]), one_machine=True)
+        one.tracker.reread()
+    said = [line for line in warned(caplog) if UUIDS[0] in line]
+    assert len(said) == 1
+    assert before["uuid"] in said[0]
+    one.report(node("new", uuid=UUIDS[0]), one_machine=True)
+    (row,) = book.store.compute_nodes()
+    assert (row["id"], row["hypervisor_hostname"]) == (1, "new")
+    assert row["memory_mb_used"] == 4608
+
+
+def test_a_uuid_that_somebody_gave_is_not_replaced(
+    book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = book.agent("a")
+    one.report(node("n1", uuid=UUIDS[0]))
+    for _ in range(3):
+        assert one.report(node("n1", uuid=UUIDS[1])).unchanged == ("n1",)
+    (line,) = warned(caplog)
+    assert UUIDS[0] in line
+    assert UUIDS[1] in line
+    (row,) = book.store.compute_nodes()
+    assert row["uuid"] == UUIDS[0]
+    assert book.adopted == ["a"]
+
+
+def test_another_node_of_a_name_is_not_taken_for_the_one_that_moved(book: Book) -> None:
+    a, b = book.agent("a"), book.agent("b")
+    roams = node("n1", uuid=UUIDS[0], roams=True)
+    a.report(roams)
+    b.report(roams)
+    a.tracker.reread()
+    assert a.report(node("n1", uuid=UUIDS[1])).created == ("n1",)
+    assert book.rows()["b", "n1"]["uuid"] == UUIDS[0]
+    assert book.rows()["a", "n1"]["uuid"] == UUIDS[1]
 
 
 def test_two_that_claim_one_node_do_not_make_a_storm(
