@@ -345,6 +345,9 @@ class Agent(daemon.Part):
             timeout=_HELLO_TIMEOUT,
         )
         if saved is not None:
+            if saved.nodes and "nodes" not in answer:
+                # Going on would make them anew, and forget what the file knows.
+                raise conductor_rpcapi.untold(answer["host"], saved.host)
             owners = dict(answer.get("nodes") or ())
             self._take_along(saved, answer["host"], owners)
         return context.Grant(

@@ -27,7 +27,7 @@ VERSION = "1.1"
 #: What a call needs unless it says otherwise: any conductor answers it.
 _FIRST = "1.0"
 _LEVELS = "1.1"
-#: How many nodes a hello may tell of; beyond, an agent leaves the rest out.
+#: How many nodes a hello may tell of; with more, a host can't be renamed.
 MOST_NODES = 5000
 #: How often a call is made while the conductors that get it have lost the database:
 #: another one may reach it, and a topic's messages go to its servers in turn.
@@ -249,15 +249,20 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         :raises NodeTaken: one of them is a living process's
         :raises HostTaken: a living process serves this host
         :raises AgentNotAsked: whether one does can't be told now; try again
+        :raises InvalidInput: more nodes than a hello may tell of
+        :raises UnsupportedObject: a conductor is too old to be told of the nodes, which
+            it would leave to the former name
 
-        Level, former name and nodes are left out where a conductor is too old to be
-        told.
+        The level, and a former name without nodes, are left out where a conductor is
+        too old to be told.
         """
         again: dict[str, Any] = {} if had is None else {"had": had}
         newer: dict[str, Any] = {} if version is None else {"version": version}
         if formerly is not None:
-            told = [list(pair) for pair in nodes[:MOST_NODES]]
+            _check_count(host, formerly, len(nodes))
+            told = [list(pair) for pair in nodes]
             newer |= {"formerly": formerly, "nodes": told}
+        must_be_told = formerly is not None and bool(nodes)
 
         def call(**more: Any) -> dict[str, Any]:
             answer: dict[str, Any] = self._call(
@@ -275,10 +280,15 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
             return answer
 
         if not newer or not self._pin.allows(_LEVELS):
+            if must_be_told:
+                raise untold(host, formerly)
             return call()
         try:
             return call(interface=_LEVELS, **newer)
         except errors.UnsupportedObject:
+            if must_be_told:
+                self._pin.refused(_FIRST)
+                raise untold(host, formerly) from None
             if not self._pin.refused(_FIRST):
                 raise _too_new("hello") from None
         return call()
@@ -375,6 +385,25 @@ def _too_new(method: str) -> errors.UnsupportedObject:
         reason=f"a conductor is too old for {method} as this process says it; upgrade "
         "the conductors, or set [upgrade_levels]conductor here"
     )
+
+
+def untold(host: str, formerly: str | None) -> errors.UnsupportedObject:
+    """Return why a renamed host, which has nodes, can't be granted."""
+    return errors.UnsupportedObject(
+        reason=f"a conductor is too old, or [upgrade_levels]conductor too low, to be "
+        f"told that host {host} was {formerly}, whose nodes would be made anew, empty; "
+        f"upgrade the conductors, or call the host {formerly} until then"
+    )
+
+
+def _check_count(host: str, formerly: str, count: int) -> None:
+    if count > MOST_NODES:
+        raise errors.InvalidInput(
+            field="nodes",
+            reason=f"host {host} was {formerly} and had {count} nodes, and a hello can "
+            f"tell of {MOST_NODES}; let the host be {formerly} again, or remove "
+            "nodes.json from state_path if those nodes are not to be taken along",
+        )
 
 
 def _unavailable(method: str, seconds: float, asked: bool) -> errors.MusterbookError:

@@ -500,6 +500,68 @@ def test_a_renamed_host_keeps_its_node(
     util.wait_until(lambda: saved(world, "web2") == {"host": "web2", "nodes": [named]})
 
 
+def was_web1(world: World) -> list[Any]:
+    """Let web1 be renamed to web2, which hasn't started yet; return the nodes."""
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1")
+    one.start()
+    util.wait_until(lambda: saved(world, "web1"))
+    one.stop()
+    world.copy_state("web1", "web2")
+    world.write("web2", {"web1": NODE})
+    return world.nodes()
+
+
+def test_a_renamed_host_waits_for_a_conductor_that_can_be_told(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The conductors are pinned: none hears of the former name."""
+    before = was_web1(world)
+    one = world.agent("web2", **{"upgrade_levels/conductor": "1.0"})
+    start = threading.Thread(target=one.start)
+    start.start()
+    try:
+        util.wait_until(lambda: "told that host web2 was web1" in caplog.text)
+    finally:
+        one.stop()
+        start.join()
+    assert world.nodes() == before
+    assert world.incarnation("web2") is None
+    assert saved(world, "web2")["host"] == "web1"
+    world.agent("web2").start()
+    (after,) = world.nodes()
+    assert (after["id"], after["host"]) == (before[0]["id"], "web2")
+
+
+def test_an_answer_that_tells_nothing_of_the_nodes_is_no_grant(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was_web1(world)
+    one = world.agent("web2")
+    one._saved = one._identity.read()
+    answer = {"host": "web2", "incarnation": 1}
+    monkeypatch.setattr(one._conductor, "hello", lambda *_, **__: answer)
+    with pytest.raises(errors.UnsupportedObject) as caught:
+        one._say_hello()
+    assert "host web2 was web1" in caught.value.message
+
+
+def test_more_nodes_than_a_hello_can_tell_of_are_not_dropped(world: World) -> None:
+    uuids = [str(uuid.uuid4()) for _ in range(conductor_rpcapi.MOST_NODES + 1)]
+    (world.folder / "web2.state").mkdir()
+    nodes = [{"name": f"n{i}", "uuid": one} for i, one in enumerate(uuids)]
+    path = world.folder / "web2.state" / "nodes.json"
+    path.write_text(json.dumps({"host": "web1", "nodes": nodes}))
+    world.serve()
+    with pytest.raises(errors.InvalidInput) as caught:
+        world.agent("web2").start()
+    for word in ("web1", str(len(uuids)), str(conductor_rpcapi.MOST_NODES)):
+        assert word in caught.value.message
+    assert world.incarnation("web2") is None
+    assert saved(world, "web2")["host"] == "web1"
+
+
 def test_a_copied_state_directory_is_refused(world: World) -> None:
     """A-LIV-3, first step; the first agent isn't disturbed."""
     world.serve()
