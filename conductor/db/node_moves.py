@@ -132,6 +132,7 @@ class NodeMoveStore:
                 if not _identify(connection, taken, grant.host, uuid.lower()):
                     raise exists
                 return
+            found = found or _lock_legacy(connection, uuid)
             if found is None:
                 raise missing
             if _same(found["host"], grant.host):
@@ -167,6 +168,17 @@ def _same(one: object, other: str) -> bool:
 def _lock(connection: sa.Connection, uuid: str) -> rows.Stored | None:
     query = sa.select(_T).where(_T.c.uuid == uuid.lower(), _T.c.deleted == 0)
     return connection.execute(query.with_for_update()).mappings().first()
+
+
+def _lock_legacy(connection: sa.Connection, uuid: str) -> rows.Stored | None:
+    """Return the row without a stored uuid, host and uuid filled in; it is locked."""
+    row_id = rows.find_legacy(connection, _T, uuid.lower())
+    if row_id is None:
+        return None
+    bare = sa.select(_T.c.id).where(_T.c.id == row_id, models.live(_T))
+    if connection.execute(bare.with_for_update()).first() is None:
+        return None
+    return nodes.find_by_id(connection, row_id)
 
 
 def _identify(

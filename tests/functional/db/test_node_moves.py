@@ -246,6 +246,23 @@ def test_a_node_of_junos_takes_its_sources_uuid_once(
     assert (row["id"], row["host"], row["memory_mb_used"]) == (1, "ironic2", 2000)
 
 
+def test_a_bare_row_of_junos_is_adopted_by_its_derived_uuid(
+    store: db_store.DatabaseStore, records: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    with engine.begin() as connection:
+        juno.service(connection, 1, "a")
+        juno.node(connection, 1, 1, "n1")
+    before = store.compute_node_get(id=1)
+    grant = granted(records, "b")
+    with pytest.raises(errors.ComputeNodeMoved):
+        records.adopt(grant, before["uuid"], "n1", "c")
+    records.adopt(grant, before["uuid"], "n1", "a")
+    (after,) = store.compute_nodes()
+    assert (after["id"], after["host"]) == (1, "b")
+    for field in ("uuid", "memory_mb_used"):
+        assert after[field] == before[field]
+
+
 def test_no_uuid_is_taken_that_is_another_nodes_or_none(
     store: db_store.DatabaseStore, records: liveness.LivenessStore, engine: sa.Engine
 ) -> None:
