@@ -117,6 +117,7 @@ class Agent(daemon.Part):
         self._audit_wanted = threading.Event()
         self._doubted = threading.Event()  # that the book holds what we wrote
         self._forgotten: int | None = None  # the incarnation that was said to be
+        self._shortened: str | None = None  # what was said of the audits' interval
         # What stop() has to undo, by rank: see _published.
         self._undo: list[tuple[int, Callable[[], object]]] = []
         self._undo_lock = threading.Lock()
@@ -154,7 +155,7 @@ class Agent(daemon.Part):
             core.Policy.from_conf(self._conf),
             holdings.Holdings(
                 held,
-                lambda *node: self._conductor.adopt_node(held.context, *node),
+                lambda *node: self._adopt(held, *node),
                 self._known,
             ),
             lambda nodes: self._identity.keep(
@@ -249,6 +250,10 @@ class Agent(daemon.Part):
         self._reader.set_timeout(self._conf.inventory.timeout)
         for take_up in tuple(self._on_reset):
             take_up()
+        shortened = progress.shortened(self._conf)
+        if shortened != self._shortened:
+            self._shortened = shortened
+            self._say_shortened(shortened)
 
     def abandon(self) -> None:
         """Tell callers that their calls are not finished."""
@@ -271,6 +276,11 @@ class Agent(daemon.Part):
 
     def _state_folder(self) -> pathlib.Path:
         return pathlib.Path(self._conf.state_path)
+
+    def _say_shortened(self, what: str | None) -> None:
+        """Say that audits come more often than configured, or (None) no more."""
+        if what is not None:
+            LOG.warning("%s", what)
 
     def _make_source(self) -> inventory_source.InventorySource:
         return inventory_source.load(self._conf)
@@ -448,6 +458,11 @@ class Agent(daemon.Part):
             LOG.warning("No goodbye, the silence will say it: %s", exc.message)
 
     # -- audits --------------------------------------------------------------------
+
+    def _adopt(self, held: tenure.Tenure, uuid: str, name: str, formerly: str) -> None:
+        """Ask for a node, for no longer than an audit's other calls may take."""
+        seconds = min(resource_tracker.CALL_SECONDS, self._conf.rpc_response_timeout)
+        self._conductor.adopt_node(held.context, uuid, name, formerly, timeout=seconds)
 
     def _audit_first(self, tracker: resource_tracker.ResourceTracker) -> None:
         """Audit before joining; what fails now is tried again periodically."""

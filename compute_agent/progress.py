@@ -15,20 +15,31 @@ from musterbook import errors
 
 #: The lowest value of stalled_after that isn't 0: audits come twice in it.
 LEAST_SECONDS = 1.0
-#: Seconds that the calls of one node's save may take in addition: three at most, of
-#: resource_tracker.CALL_SECONDS.
-CALLS_SECONDS = 30.0
+#: Seconds that calls may take in addition between two marks of one node's save: five
+#: at most, when a node is found and taken over, of resource_tracker.CALL_SECONDS.
+CALLS_SECONDS = 50.0
 
 
 def check(conf: cfg.ConfigOpts) -> None:
     """Refuse a stalled_after that audits can't keep up with.
 
-    :raises ConfigurationError: naming it
+    An audit comes after half of it at most, and a reading that takes as long as it may
+    must end in the other half: else what is allowed would be called stalled.
+
+    :raises ConfigurationError: naming what can't be
     """
     if 0 < conf.stalled_after < LEAST_SECONDS:
         raise errors.ConfigurationError(
             option="stalled_after",
             reason=f"{conf.stalled_after:g} s must be 0 or at least {LEAST_SECONDS:g}",
+        )
+    timeout = conf.inventory.timeout
+    if conf.stalled_after and timeout > conf.stalled_after / 2:
+        raise errors.ConfigurationError(
+            option="[inventory]timeout",
+            reason=f"{timeout:g} s must be at most half of stalled_after, "
+            f"{conf.stalled_after:g} s, or a reading that takes as long would be "
+            "called stalled; lower it, or raise stalled_after",
         )
 
 
@@ -41,6 +52,18 @@ def audit_interval(conf: cfg.ConfigOpts) -> float:
     if not conf.stalled_after:
         return configured
     return min(configured, float(conf.stalled_after) / 2)
+
+
+def shortened(conf: cfg.ConfigOpts) -> str | None:
+    """Return what to say if audits come more often than configured, else None."""
+    interval = audit_interval(conf)
+    if interval == conf.update_resources_interval:
+        return None
+    return (
+        f"update_resources_interval is {conf.update_resources_interval:g} s, but "
+        f"audits come every {interval:g} s: half of stalled_after, which is "
+        f"{conf.stalled_after:g} s. Raise stalled_after, or set it to 0, for fewer"
+    )
 
 
 class Progress:

@@ -184,11 +184,13 @@ class ResourceTracker:
         """Bring one node's record up to date; return what was done."""
         wanted = reading[name]
         node = self._held.find(name, reading)
+        self._marks.saving(name)
         if node is not None:
             try:
                 return self._save(name, node, wanted)
             except errors.ComputeNodeNotFound:
                 self._held.forget(name)  # deleted since it was read
+        self._marks.saving(name)
         columns = core.capacity(wanted, self._policy, None)
         created = self._held.create(name, columns, wanted.uuid)
         self._confirm_usage(created, wanted)
@@ -209,6 +211,7 @@ class ResourceTracker:
             LOG.info("Node %s: saved %s", name, ", ".join(sorted(changes)))
         if "hypervisor_hostname" in changes:
             self._held.renamed(name, str(stored["hypervisor_hostname"]))
+        self._marks.saving(name)
         confirmed = self._confirm_usage(node, wanted)
         self._held.settle_uuid(name, wanted.uuid)
         return "saved" if changes or confirmed else "unchanged"

@@ -114,6 +114,9 @@ class HollowAgent(agent.Agent):
     def _state_folder(self) -> pathlib.Path:
         return super()._state_folder() / "hollow" / self._host
 
+    def _say_shortened(self, what: str | None) -> None:
+        """Leave it to the process, which says it once for all hosts."""
+
     def _make_source(self) -> inventory_source.InventorySource:
         return inventory.HollowInventory(self._conf, self._host)
 

@@ -8,8 +8,10 @@ if __name__ == "__main__":
 import functools
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from compute_agent import core
+from compute_agent import progress
 from compute_agent import resource_tracker
 from compute_agent.hollow import fleet
 from compute_agent.hollow import machinery
@@ -24,9 +26,11 @@ from musterbook.conf import reload as conf_reload
 from musterbook.servicegroup import factory
 from objects import base
 
+LOG = logging.getLogger(__name__)
+
 ABOUT = "Runs many agents in one process, to try a fleet's size before it is there."
 PROG = "musterbook-hollow"
-CHECKS = (rpc.check, factory.check, core.Policy.from_conf)
+CHECKS = (rpc.check, factory.check, core.Policy.from_conf, progress.check)
 PREPARE = (logs.register_options, daemon.register_options, rpc.register_options)
 MOST_HOSTS = 10_000
 
@@ -68,6 +72,8 @@ def run(argv: list[str]) -> int:
     conf = load()
     hosts = host_names(conf)
     logs.setup(conf)
+    if (shortened := progress.shortened(conf)) is not None:
+        LOG.warning("%s", shortened)
     url = factory.prepare(conf)
     transport = rpc.make_transport(conf, to_others=True)
     seconds = min(resource_tracker.CALL_SECONDS, conf.rpc_response_timeout)

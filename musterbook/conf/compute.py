@@ -16,11 +16,12 @@ OPTS = [
     cfg.FloatOpt(
         "update_resources_interval",
         mutable=True,
-        default=60.0,
+        default=12.0,
         min=0.1,
         max=86400.0,
-        help="Seconds between two audits of the inventory, at most half of "
-        "stalled_after. A larger value finds hot-plugged resources later; an audit "
+        help="Seconds between two audits of the inventory. At most half of "
+        "stalled_after; a larger value is shortened to that, which the agent's log "
+        "says. A larger value finds hot-plugged resources later; an audit "
         "that finds no change writes nothing.",
     ),
     cfg.FloatOpt(
@@ -33,8 +34,8 @@ OPTS = [
         "no audit begins, all threads that serve are stuck) after which an agent says "
         "that it is stalled: its host is suspect, and not offered, until it goes on. "
         "At least 1; 0 never says so. Audits come at least twice in this time, "
-        "whatever update_resources_interval is. A larger value forgives slower "
-        "sources (a reading should take less than half of it) and offers a host that "
+        "whatever update_resources_interval is, and [inventory]timeout must be at most "
+        "half of it. A larger value forgives slower sources and offers a host that "
         "hangs for longer.",
     ),
     cfg.FloatOpt(
@@ -133,11 +134,12 @@ INVENTORY_OPTS = [
     cfg.FloatOpt(
         "timeout",
         mutable=True,
-        default=30.0,
+        default=10.0,
         min=0.1,
         max=3600.0,
-        help="Seconds a source may take for one reading. A larger value forgives "
-        "slow hypervisors and notices hung ones later.",
+        help="Seconds a source may take for one reading, at most half of "
+        "stalled_after, unless that is 0. A larger value forgives slow hypervisors "
+        "and notices hung ones later.",
     ),
 ]
 

@@ -150,6 +150,7 @@ def test_a_host_name_that_is_allowed_comes_back_as_given(
         ({"update_resources_interval": "-1"}, ["update_resources_interval"]),
         ({"update_resources_interval": "10m"}, ["update_resources_interval"]),
         ({"stalled_after": "0.5"}, ["stalled_after"]),
+        ({"inventory/timeout": "13"}, ["[inventory]timeout", "stalled_after"]),
         ({"rpc_response_timeout": "soon"}, ["rpc_response_timeout"]),
         ({"reserved_host_disk_mb": "-1"}, ["reserved_host_disk_mb"]),
         ({"cpu_allocation_ratio": "-1"}, ["cpu_allocation_ratio"]),

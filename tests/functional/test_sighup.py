@@ -102,7 +102,7 @@ def test_an_agent_takes_up_what_it_reports_and_how_often(
     util.wait_until(lambda: lab.fleet()["web1"]["memory_mb_used"] == 1024)
     # Hardly ever; then often again: whoever waits for the long interval is woken.
     audits = "update_resources_interval = "
-    # Without stalled_after, that is, for which they'd come every 12.5 s.
+    # Without stalled_after, that is, for which they'd come every 12.5 s at least.
     hardly = f"stalled_after = 0\n{audits}86400"
     change(lab, "web1", (f"{audits}1.0", hardly))
     hang_up(agent, "update_resources_interval from 1.0 to 86400.0")

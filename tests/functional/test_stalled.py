@@ -62,9 +62,10 @@ def lab(
             monkeypatch.setattr(labs, name, value)
     made = labs.Lab(tmp_path, rabbit_url, redis_url, mariadb_url)
     if slow:
-        made.inventory_timeout = 30.0  # the default, as is stalled_after
+        made.inventory_timeout = 10.0  # the default, as is stalled_after
     else:
         made.stalled_after = 2.0
+        made.inventory_timeout = 1.0
     with labs.opened(made):
         made.sync()
         made.start_conductor()

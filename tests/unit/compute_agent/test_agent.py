@@ -500,6 +500,19 @@ def test_a_renamed_host_keeps_its_node(
     util.wait_until(lambda: saved(world, "web2") == {"host": "web2", "nodes": [named]})
 
 
+def test_an_interval_that_is_shortened_is_said_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1", update_resources_interval=60.0)
+    one.start()
+    one.reset()
+    (line,) = [m for m in caplog.messages if "update_resources_interval" in m]
+    for word in ("60 s", "12.5 s", "stalled_after"):
+        assert word in line
+
+
 def was_web1(world: World) -> list[Any]:
     """Let web1 be renamed to web2, which hasn't started yet; return the nodes."""
     world.serve()
@@ -618,12 +631,23 @@ def test_a_lost_state_directory_loses_nothing(
     assert "goes on without it" in caplog.text
 
 
-def test_a_node_moves_to_another_agent_that_reports_it(world: World) -> None:
+def test_a_node_moves_to_another_agent_that_reports_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.serve()
+    limits: list[float] = []
+    adopt = conductor_rpcapi.ConductorAPI.adopt_node
+
+    def limited(*which: Any, timeout: float) -> None:
+        limits.append(timeout)
+        adopt(*which)
+
+    monkeypatch.setattr(conductor_rpcapi.ConductorAPI, "adopt_node", limited)
     roams = {**NODE, "uuid": "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a001", "roams": True}
     for host in ("web1", "web2"):
         world.write(host, {"n1": roams, host: NODE})
         world.agent(host).start()
+    for host in ("web1", "web2"):
         world.write(host, {host: NODE})
     assert sorted((n["host"], n["hypervisor_hostname"]) for n in world.nodes()) == [
         ("web1", "web1"),
@@ -634,3 +658,4 @@ def test_a_node_moves_to_another_agent_that_reports_it(world: World) -> None:
         lambda: saved(world, "web1") and len(saved(world, "web1")["nodes"]) == 1
     )
     assert len(world.nodes()) == 3
+    assert limits == [5.0]  # rpc_response_timeout; ten seconds at most

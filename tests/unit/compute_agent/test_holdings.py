@@ -14,6 +14,7 @@ import pytest
 from compute_agent import contest
 from compute_agent import core
 from compute_agent import holdings
+from compute_agent import progress
 from compute_agent import resource_tracker
 from compute_agent import tenure
 from compute_agent.inventory import bounded
@@ -458,6 +459,39 @@ def test_a_node_of_junos_roams_with_its_usage(
     (row,) = book.store.compute_nodes()
     assert (row["id"], row["host"], row["uuid"]) == (1, "ironic2", UUIDS[0])
     assert row["memory_mb_used"] == before["memory_mb_used"] == 4608
+
+
+def test_a_take_over_by_slow_calls_is_no_standstill(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its calls takes just as long as a call may."""
+    juno_node(book, "a", "n1")
+    book.agent("a")
+    b = book.agent("b")
+    (row,) = book.store.compute_nodes()
+    marks = progress.Progress(25, book.clock)
+    b.tracker._marks = marks
+    stalled: list[str | None] = []
+
+    def slow(call: Any) -> Any:
+        def later(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return call(*args, **kwargs)
+            finally:
+                book.clock.now += resource_tracker.CALL_SECONDS
+                stalled.append(marks.standstill())
+
+        return later
+
+    for name in [n for n in dir(book.store) if n.startswith("compute_node_")]:
+        monkeypatch.setattr(book.store, name, slow(getattr(book.store, name)))
+    b.held._adopt = slow(b.held._adopt)
+    marks.begin()
+    used = source.Usage(vcpus=1, memory_mb=100, local_gb=1)
+    b.report(node("n1", uuid=row["uuid"], roams=True, used=used))
+    assert list(book.rows()) == [("b", "n1")]
+    assert stalled == [None] * len(stalled)
+    assert len(stalled) >= 6
 
 
 def refusing(*_: str) -> None:

@@ -6,6 +6,7 @@ from oslo_config import cfg
 import pytest
 
 from compute_agent import progress
+from musterbook import conf as conf_module
 from musterbook import errors
 
 
@@ -137,15 +138,55 @@ def test_audits_come_at_least_twice_in_the_time(
 ) -> None:
     made = conf(update_resources_interval=configured, stalled_after=stalled_after)
     assert progress.audit_interval(made) == interval
+    said = progress.shortened(made)
+    assert (said is not None) == (interval != configured)
+    for told in [] if said is None else (configured, stalled_after, interval):
+        assert f"{told:g} s" in str(said)
+
+
+def test_the_defaults_agree() -> None:
+    made = conf_module.load([], "test", config_files=[])
+    progress.check(made)
+    assert progress.shortened(made) is None
+    slowest = made.update_resources_interval * 1.05 + made.inventory.timeout
+    assert slowest < made.stalled_after
+    # A-LIV-2: 30 s, of which the watchdog, the conductor and a reader have the rest.
+    assert made.stalled_after <= 26
+
+
+@pytest.mark.parametrize(
+    ("timeout", "stalled_after", "fits"),
+    [(12.5, 25, True), (12.6, 25, False), (30, 25, False), (30, 0, True)],
+)
+def test_a_reading_that_would_be_called_stalled_is_not_allowed(
+    timeout: float, stalled_after: float, fits: bool
+) -> None:
+    made = conf_module.load([], "test", config_files=[])
+    made.set_override("timeout", timeout, "inventory")
+    made.set_override("stalled_after", stalled_after)
+    if fits:
+        progress.check(made)
+        return
+    with pytest.raises(errors.ConfigurationError) as caught:
+        progress.check(made)
+    for word in ("[inventory]timeout", f"{timeout:g} s", "stalled_after, 25 s"):
+        assert word in caught.value.message
+
+
+def loaded(stalled_after: float) -> Any:
+    made = conf_module.load([], "test", config_files=[])
+    made.set_override("stalled_after", stalled_after)
+    made.set_override("timeout", 0.5, "inventory")
+    return made
 
 
 @pytest.mark.parametrize("value", [0.1, 0.99])
 def test_a_time_that_is_too_short_is_refused(value: float) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
-        progress.check(conf(stalled_after=value))
+        progress.check(loaded(value))
     assert "stalled_after" in caught.value.message
 
 
 @pytest.mark.parametrize("value", [0, 1, 25])
 def test_others_are_not(value: float) -> None:
-    progress.check(conf(stalled_after=value))
+    progress.check(loaded(value))
