@@ -95,6 +95,7 @@ REMOTABLE: dict[tuple[str, str], tuple[Any, type[Exception] | None]] = {
         lambda n, s: {"id": n, "host": HOST},
         errors.ComputeNodeNotFound,
     ),
+    ("ComputeNode", "get_by_service_id"): (lambda n, s: (s.id,), None),
     ("ComputeNodeList", "get_all"): (lambda n, s: (True,), None),
     ("ComputeNodeList", "get_all_by_host"): (lambda n, s: (HOST,), None),
     ("ComputeNodeList", "get_by_hypervisor"): (lambda n, s: ("h",), None),
@@ -132,6 +133,7 @@ HELLO = {
 #: Each other method: its arguments and the second time's named error.
 EXPOSED: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "ping": ({}, None),
+    "get_versions": ({}, None),
     "hello": (HELLO, None),
     "adopt_node": ({"uuid": OTHER_UUID, "name": "hv2", "formerly": "web9"}, None),
     "goodbye": ({}, None),
@@ -275,6 +277,12 @@ def test_all(world: World) -> None:
         if (name, method) == ("Service", "destroy"):
             # The grant goes with the service.
             check(world, "goodbye", *EXPOSED["goodbye"])
+        if (name, method) == ("ComputeNode", "destroy"):
+            # Who is in use isn't deleted.
+            unused = {"vcpus_used": 0, "memory_mb_used": 0}
+            object_store.bound().compute_node_update(
+                world.node_id, unused, None, writes_usage=True
+            )
         if isinstance(made, tuple):
             args = class_action(name, method, *made)
             check(world, "object_class_action_versions", args, second)

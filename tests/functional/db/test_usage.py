@@ -252,7 +252,7 @@ def test_only_the_granted_agent_confirms(
     with pytest.raises(errors.Superseded):
         store.compute_node_confirm_usage(1, told, grants[0])
     other = live.grant("h2", "nova-compute", "compute", "p", None, None, "s" * 9, None)
-    with pytest.raises(errors.InvalidInput, match="h2"):
+    with pytest.raises(errors.ComputeNodeMoved, match="h1"):
         store.compute_node_confirm_usage(1, told, context.Grant("h2", other, "s" * 9))
     assert used(store) == (3, 4608, 40)
     store.compute_node_confirm_usage(1, told, grants[1])
@@ -267,7 +267,7 @@ def test_a_node_that_comes_back_has_its_usage(
         store.compute_node_update(1, RESERVING, 0)
     else:
         migrate(legacy)
-    store.compute_node_destroy(1, "h1")
+    store.compute_node_destroy(1, "h1", force=True)
     assert [a[1] for a in sums.allocations(legacy)] == ["held"]
     back = store.compute_node_create(IDENTITY | CAPACITY | RESERVING)
     assert (back["id"], back["usage_confirmed"]) == (1, False)
@@ -311,7 +311,7 @@ def test_a_duplicate_adds_nothing(
 
 def test_purged_with_its_node(legacy: sa.Engine, store: db_store.DatabaseStore) -> None:
     migrate(legacy)
-    store.compute_node_destroy(1, None)
+    store.compute_node_destroy(1, None, force=True)
     list(purge.purge(legacy))
     assert sums.allocations(legacy) == []
     made = store.compute_node_create(IDENTITY | CAPACITY)
