@@ -288,3 +288,15 @@ def test_all(world: World) -> None:
             check(world, "object_class_action_versions", args, second)
         else:
             check(world, "object_action", action(method, name, **made), second)
+
+
+def test_a_peer_of_version_1_0_deletes_what_is_in_use(world: World) -> None:
+    """As Juno's did: its usage never was without what is reserved."""
+    args = action("destroy", "ComputeNode", id=world.node_id)
+    newer = world.ask("object_action", args)
+    assert isinstance(newer, errors.ComputeNodeInUse)
+    args["objinst"]["versioned_object.version"] = "1.0"
+    world.grant = None
+    assert not isinstance(world.ask("object_action", args), Exception)
+    (row,) = (r for r in world.rows()["compute_nodes"] if r["id"] == world.node_id)
+    assert row["deleted"] == row["id"]
