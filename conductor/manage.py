@@ -19,6 +19,7 @@ from oslo_config import cfg
 
 from conductor import commands
 from conductor.commands import check
+from conductor.commands import delete_node
 from conductor.commands import online_data_migrations
 from conductor.commands import purge
 from conductor.db import engine as db_engine
@@ -68,6 +69,9 @@ _COMMANDS: dict[str, ModuleType] = {
     "online_data_migrations": online_data_migrations,
     "purge": purge,
 }
+#: Of single nodes, likewise; no name is among those above.
+_NODE_COMMANDS: dict[str, ModuleType] = {"delete": delete_node}
+_ALL_COMMANDS = _COMMANDS | _NODE_COMMANDS
 
 
 def _add_commands(subparsers: Any) -> None:
@@ -76,7 +80,14 @@ def _add_commands(subparsers: Any) -> None:
     for name, command in _PLAIN.items():
         text = str(command.__doc__)
         actions.add_parser(name, help=text, description=text, epilog=_EXIT_CODES)
-    for name, module in _COMMANDS.items():
+    _add_modules(actions, _COMMANDS)
+    node = subparsers.add_parser("node", help="a compute node", epilog=_EXIT_CODES)
+    actions = node.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_modules(actions, _NODE_COMMANDS)
+
+
+def _add_modules(actions: Any, modules: dict[str, ModuleType]) -> None:
+    for name, module in modules.items():
         text = str(module.__doc__)
         parser = actions.add_parser(
             name, help=text.splitlines()[0], description=text, epilog=module.EPILOG
@@ -108,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (errors.ConfigurationError, errors.InvalidName) as exc:
         return _fail(exc, EXIT_USAGE)
     except errors.MusterbookError as exc:
-        known = conf is not None and conf.category.action in _COMMANDS
+        known = conf is not None and conf.category.action in _ALL_COMMANDS
         code = commands.FAILED if known else EXIT_FAILED
         told = conf is not None and conf.debug
         return _fail(exc, code, hint="" if told else " (--debug tells more)")
@@ -143,7 +154,7 @@ def _run(conf: cfg.ConfigOpts) -> int:
     action = conf.category.action
     if action in _PLAIN:
         return _PLAIN[action](conf)
-    code: int = _COMMANDS[action].run(conf, _say)
+    code: int = _ALL_COMMANDS[action].run(conf, _say)
     return code
 
 

@@ -154,7 +154,7 @@ class ComputeNodeInUse(MusterbookError):
     http_status = 409
     template = (
         "compute node with {what} is in use ({used}) and is not deleted; free it "
-        "first, or delete it by force"
+        "first, or use musterbook-manage node delete --force"
     )
     used: str
 

@@ -253,8 +253,10 @@ class ComputeNode(base.MusterObject):
         Once that is confirmed, saying it again changes nothing.
 
         :param used: vcpus, memory_mb and local_gb, all of them
-        :raises InvalidInput: there is no id, ``used`` isn't that, or an agent asks for
-            another host's node
+        :raises InvalidInput: there is no id, or ``used`` isn't that
+        :raises ComputeNodeMoved: an agent asks for another host's node
+        :raises ComputeNodeExists: it is of Juno's shape, and another live node has its
+            host and name
         :raises Superseded: the agent that asks isn't the granted one
         :raises ComputeNodeNotFound: there is no live row any more
         """
@@ -271,10 +273,13 @@ class ComputeNode(base.MusterObject):
         :raises Superseded: the agent that asks isn't the granted one
         :raises ComputeNodeMoved: an agent asks for another host's node
         :raises ComputeNodeNotFound: it is gone, or another host has it now
-        :raises ComputeNodeInUse: more of it is used than what is reserved
+        :raises ComputeNodeInUse: more of it is used than what is reserved; of version
+            1.0, whose usage includes what is reserved, it is deleted nevertheless
         """
         host = self.host if self.obj_attr_is_set("host") else None
-        store.bound().compute_node_destroy(self.obj_id(), host, self.obj_grant())
+        store.bound().compute_node_destroy(
+            self.obj_id(), host, self.obj_grant(), force=self.VERSION == _JUNO
+        )
 
     def _changed_columns(self) -> dict[str, Any]:
         """Return the changed fields that are columns a caller may set.

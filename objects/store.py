@@ -79,7 +79,8 @@ class Store(Protocol):
 
         :param used: vcpus, memory_mb and local_gb, all of them
         :return: the columns that the store set
-        :raises ComputeNodeNotFound, InvalidInput, Superseded:
+        :raises ComputeNodeNotFound, ComputeNodeMoved, ComputeNodeExists:
+        :raises InvalidInput, Superseded:
         """
 
     def compute_node_destroy(

@@ -2,7 +2,8 @@
 
 Does for every row of Juno's shape what the agent's next save would do: stores its
 host and uuid and lets go of its service. Of several rows with one host and name the
-one whose service lives stays, and the others are soft-deleted. Agents go on saving
+one whose service lives stays, and the others are soft-deleted. Then usage that isn't
+the sum of allocations, because older code wrote it, is mended. Agents go on saving
 meanwhile; it may be interrupted and run again at any time.
 """
 
@@ -14,6 +15,7 @@ from conductor import commands
 from conductor.commands import arguments as values
 from conductor.commands import progress
 from conductor.db import engine as db_engine
+from conductor.db import mend
 from conductor.db import migration
 from conductor.db import online
 from musterbook import errors
@@ -47,6 +49,9 @@ def run(conf: cfg.ConfigOpts, say: commands.Say) -> int:
             engine, max_count=arguments.max_count, dry_run=dry_run
         ):
             totals.add(batch)
+        if arguments.max_count is None or totals.changed < arguments.max_count:
+            for mended in mend.mend(engine, dry_run=dry_run):
+                say(_mended_line(mended))
     except errors.DatabaseBusy as exc:
         totals.say()
         say(f"more to do, run it again: {exc.message}")
@@ -101,6 +106,11 @@ class _Totals:
         return sum(counts["stuck"] for counts in self._counts.values())
 
     @property
+    def changed(self) -> int:
+        """Rows that were, or would be, written."""
+        return self.found - self.stuck
+
+    @property
     def found(self) -> int:
         """All rows that were looked at."""
         return sum(sum(counts.values()) for counts in self._counts.values())
@@ -121,3 +131,16 @@ def _line(row: online.Row) -> str:
         )
     )  # fmt: skip
     return f"{what}: compute node {row.id} ({facts}): {row.reason}"
+
+
+def _mended_line(node: mend.Mended) -> str:
+    facts = ", ".join(
+        f"{field} {progress.shown(value)}"
+        for field, value in (("host", node.host), ("name", node.name))
+    )
+    if node.problem is not None:
+        return f"not mended: compute node {node.id} ({facts}): {node.problem}"
+    return (
+        f"usage mended: compute node {node.id} ({facts}): used {node.used}; "
+        f"was {node.was}"
+    )

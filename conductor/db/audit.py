@@ -152,7 +152,7 @@ def _allocated(name: str) -> sa.ScalarSelect[int]:
     return query.where(_A.c.node_id == _T.c.id, allocations.IS_LIVE).scalar_subquery()
 
 
-def _not_the_sum(key: _Key) -> sa.Select[Any]:
+def not_the_sum(key: _Key) -> sa.Select[Any]:
     """Return booked nodes whose usage isn't what is reserved and allocated."""
     sums = {
         resource.used: usage.STORED[resource.reserved] + _allocated(name)
@@ -226,7 +226,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "nodes_without_service",
         "nodes whose host has no live compute service",
-        "start the host's agent, or destroy the node if the host is gone for good",
+        "start the host's agent, or if the host is gone for good, node delete UUID",
         _without_service,
     ),
     Kind(
@@ -238,9 +238,9 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "usage_not_the_sum",
         "nodes whose usage isn't what is reserved and allocated (booked)",
-        "if a conductor of an older release still serves agents of object version "
-        "1.0, replace it: their next save mends it",
-        _not_the_sum,
+        "replace conductors of an older release, which book nothing; then db "
+        "online_data_migrations mends them",
+        not_the_sum,
     ),
     Kind(
         "unconfirmed_usage",

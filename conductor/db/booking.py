@@ -128,6 +128,16 @@ def confirm(stored: Mapping[str, Any], told: Amounts, book: Book) -> Outcome:
     return _outcome(stored, told, book.others, True)
 
 
+def mend(stored: Mapping[str, Any], book: Book) -> Outcome:
+    """Return what they are where usage isn't the sum: older code wrote one of them.
+
+    An agent of version 1.0 writes usage, so its number counts, and the legacy
+    allocation follows. An agent of ours doesn't: the allocations count.
+    """
+    written = () if _reported(stored) else [r.used for r in usage.RESOURCES]
+    return settle(stored, stored, book, written)
+
+
 def _opening(stored: Mapping[str, Any], book: Book) -> Amounts:
     """Return what nobody has booked of a row's usage."""
     if stored["booking"] != Booking.NONE:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from conductor.db import allocations
 from conductor.db import booking
+from conductor.db import former_nodes
 from conductor.db import grants
 from conductor.db import limits
 from conductor.db import models
@@ -62,9 +63,10 @@ class NodeWriter:
     ) -> store.Row:
         """Insert a node and return its whole row.
 
-        A soft-deleted node of the same uuid, or else of the same identity, comes back
-        under its id and uuid, with its allocations. Creating again what was created
-        under the same uuid (an answer was lost) returns it.
+        A soft-deleted node of the same uuid, or else an orphan or a soft-deleted node
+        of the same identity, comes back under its id and uuid, with its allocations.
+        Creating again what was created under the same uuid (an answer was lost)
+        returns it.
 
         :param grant: the caller's; None: it isn't an agent
         :param writes_usage: the caller, of version 1.0, may set used amounts
@@ -135,14 +137,20 @@ class NodeWriter:
         :param grant: the caller's; None: it isn't an agent
         :raises ComputeNodeNotFound: no live node has this id
         :raises Superseded: the grant isn't the current one
+        :raises ComputeNodeMoved: the node is another host's than the grant's
+        :raises ComputeNodeExists: it is of Juno's shape, and another live node has
+            the host and name that would be stored
         :raises InvalidInput: an amount is missing, unknown, or doesn't fit, or the
-            node's host isn't the grant's
+            node has no host
         """
         told = booking.amounts(used)
         if not limits.countable(node_id):
             raise errors.ComputeNodeNotFound(what=f"id {node_id}")
         change = _Change(node_id, {}, None, grant, told)
-        answer = retry.run(self._engine, change.look_further)
+        try:
+            answer = retry.run(self._engine, change.look_further)
+        except oslo_exc.DBDuplicateEntry:
+            raise _exists(change.identity) from None
         if change.was is not None:
             LOG.info(
                 "Compute node %s (%s on host %s): usage that nobody claimed is %s, "
@@ -196,7 +204,11 @@ class NodeWriter:
             used = usage.beyond_reserved(found)
             if used and not force:
                 raise errors.ComputeNodeInUse(what=f"id {node_id}", used=used)
+            uuid = found["uuid"] or rows.legacy_uuid(
+                _T.name, node_id, found["created_at"]
+            )
             values: dict[str, Any] = {
+                "uuid": uuid,
                 "deleted": _T.c.id,
                 "deleted_at": rows.instant(),
                 "generation": _T.c.generation + 1,
@@ -233,7 +245,11 @@ def _create(
         if taken["uuid"] is not None and taken["uuid"] == values.get("uuid"):
             return nodes.find_by_id(connection, taken["id"])
         raise _exists(identity)
-    old = _soft_deleted(connection, values)
+    old = (
+        former_nodes.deleted_of_uuid(connection, values)
+        or former_nodes.orphan(connection, values)
+        or former_nodes.deleted_of_identity(connection, values)
+    )
     if old is None:
         return _insert(connection, values, identity)
     return _revive(connection, old, values)
@@ -258,8 +274,7 @@ def _refuse_known_uuid(
     connection: sa.Connection, uuid: str, identity: Mapping[str, Any]
 ) -> None:
     """Tell a uuid that is in use from a race for the identity, which is retried."""
-    query = sa.select(_T.c.id).where(_T.c.uuid == uuid)
-    if connection.execute(query).first() is not None:
+    if former_nodes.id_of_uuid(connection, uuid) is not None:
         raise _exists(identity)
 
 
@@ -296,32 +311,6 @@ def _host_of(connection: sa.Connection, service_id: object) -> str:
     raise errors.InvalidInput(field="service_id", reason="is no live service's")
 
 
-def _soft_deleted(
-    connection: sa.Connection, values: Mapping[str, Any]
-) -> rows.Stored | None:
-    """Return the deleted row of this uuid, or that of this identity deleted last.
-
-    It is locked.
-    """
-    if values.get("uuid") is not None:
-        same = sa.select(_T).where(_T.c.uuid == values["uuid"], _T.c.deleted > 0)
-        found = connection.execute(same.with_for_update()).mappings().first()
-        if found is not None:
-            return found
-    query = (
-        sa.select(_T)
-        .where(
-            types.same_name(_T.c.host, values["host"]),
-            types.same_name(_T.c.hypervisor_hostname, values["hypervisor_hostname"]),
-            _T.c.deleted > 0,
-        )
-        .order_by(_T.c.deleted_at.desc(), _T.c.id.desc())
-        .limit(1)
-        .with_for_update()
-    )
-    return connection.execute(query).mappings().first()
-
-
 def _revive(
     connection: sa.Connection, old: rows.Stored, values: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -329,7 +318,7 @@ def _revive(
 
     Whoever used the node before it was deleted may use it still.
     """
-    uuid = old["uuid"] or values.get("uuid") or str(uuidlib.uuid4())
+    uuid = old["uuid"] or rows.legacy_uuid(_T.name, old["id"], old["created_at"])
     new = usage.at_creation(_BLANK | dict(values))
     book = allocations.of_node(connection, old["id"])
     booked = booking.settle({**old}, new, book, usage.USED & values.keys())

@@ -34,6 +34,14 @@ def legacy_uuid(table: str, row_id: int, created_at: datetime.datetime | None) -
     return str(uuidlib.uuid5(_NAMESPACE, f"{table}/{row_id}/{made}"))
 
 
+def may_be_derived(uuid: str) -> bool:
+    """Tell whether legacy_uuid may have made it: no uuid that an agent makes."""
+    try:
+        return uuidlib.UUID(uuid).version == 5
+    except ValueError:
+        return False
+
+
 def node(row: Stored) -> dict[str, Any]:
     """Return a compute node's row as the store port describes it."""
     return made_node({**row})

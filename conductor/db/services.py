@@ -12,9 +12,11 @@ from conductor.db import retry
 from conductor.db import rows
 from conductor.db import types
 from musterbook import errors
+from musterbook import names
 from objects import store
 
 _T = models.services
+_N = models.compute_nodes
 #: Never a caller's to write: the store's, the grant's and the verdict's.
 _OWN_COLUMNS = frozenset(
     {
@@ -112,7 +114,8 @@ class ServiceStore:
 
         :raises ServiceNotFound: there is no live one with this id
         :raises ServiceExists: another live one has the new host and binary
-        :raises InvalidInput: a value doesn't fit, or the uuid is among them
+        :raises InvalidInput: a value doesn't fit, the uuid is among them, or the host
+            is to change while nodes of Juno's shape have it only through the service
         """
         limits.refuse_uuid(values)
         missing = errors.ServiceNotFound(what=f"id {service_id}")
@@ -125,8 +128,14 @@ class ServiceStore:
             .where(_T.c.id == service_id, models.live(_T))
             .ordered_values(*_beat(writable), *(own | writable).items())
         )
+
+        def work(connection: sa.Connection) -> int:
+            if "host" in writable:
+                _keep_host(connection, service_id, writable["host"])
+            return connection.execute(statement).rowcount
+
         try:
-            matched = retry.run(self._engine, lambda c: c.execute(statement).rowcount)
+            matched = retry.run(self._engine, work)
         except oslo_exc.DBDuplicateEntry:
             raise errors.ServiceExists(
                 host=writable.get("host"), binary=writable.get("binary")
@@ -196,6 +205,28 @@ def by_ids(connection: sa.Connection, ids: list[int]) -> dict[int, dict[str, Any
     query = sa.select(*_COLUMNS).where(_T.c.id.in_(ids), models.live(_T))
     found = connection.execute(query).mappings()
     return {row["id"]: rows.service(row) for row in found}
+
+
+def _keep_host(connection: sa.Connection, service_id: int, host: str | None) -> None:
+    """Refuse another host for a service that nodes of Juno's shape have theirs from.
+
+    Theirs would change as well, unguarded: another node may have it already.
+
+    :raises InvalidInput: there are such nodes
+    """
+    query = sa.select(_T.c.host).where(_T.c.id == service_id, models.live(_T))
+    stored = connection.execute(query.with_for_update()).scalar()
+    if stored is None or (host and names.fold(stored) == names.fold(host)):
+        return
+    theirs = sa.select(_N.c.id).where(
+        _N.c.service_id == service_id, _N.c.host.is_(None), models.live(_N)
+    )
+    if connection.execute(theirs.limit(1)).first() is not None:
+        raise errors.InvalidInput(
+            field="host",
+            reason=f"can't change while nodes of Juno's shape have {stored} from the "
+            "service; run musterbook-manage db online_data_migrations first",
+        )
 
 
 def _live(

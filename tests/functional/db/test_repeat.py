@@ -95,6 +95,7 @@ REMOTABLE: dict[tuple[str, str], tuple[Any, type[Exception] | None]] = {
         lambda n, s: {"id": n, "host": HOST},
         errors.ComputeNodeNotFound,
     ),
+    ("ComputeNode", "get_by_service_id"): (lambda n, s: (s.id,), None),
     ("ComputeNodeList", "get_all"): (lambda n, s: (True,), None),
     ("ComputeNodeList", "get_all_by_host"): (lambda n, s: (HOST,), None),
     ("ComputeNodeList", "get_by_hypervisor"): (lambda n, s: ("h",), None),
@@ -132,6 +133,7 @@ HELLO = {
 #: Each other method: its arguments and the second time's named error.
 EXPOSED: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "ping": ({}, None),
+    "get_versions": ({}, None),
     "hello": (HELLO, None),
     "adopt_node": ({"uuid": OTHER_UUID, "name": "hv2", "formerly": "web9"}, None),
     "goodbye": ({}, None),
@@ -275,8 +277,26 @@ def test_all(world: World) -> None:
         if (name, method) == ("Service", "destroy"):
             # The grant goes with the service.
             check(world, "goodbye", *EXPOSED["goodbye"])
+        if (name, method) == ("ComputeNode", "destroy"):
+            # Who is in use isn't deleted.
+            unused = {"vcpus_used": 0, "memory_mb_used": 0}
+            object_store.bound().compute_node_update(
+                world.node_id, unused, None, writes_usage=True
+            )
         if isinstance(made, tuple):
             args = class_action(name, method, *made)
             check(world, "object_class_action_versions", args, second)
         else:
             check(world, "object_action", action(method, name, **made), second)
+
+
+def test_a_peer_of_version_1_0_deletes_what_is_in_use(world: World) -> None:
+    """As Juno's did: its usage never was without what is reserved."""
+    args = action("destroy", "ComputeNode", id=world.node_id)
+    newer = world.ask("object_action", args)
+    assert isinstance(newer, errors.ComputeNodeInUse)
+    args["objinst"]["versioned_object.version"] = "1.0"
+    world.grant = None
+    assert not isinstance(world.ask("object_action", args), Exception)
+    (row,) = (r for r in world.rows()["compute_nodes"] if r["id"] == world.node_id)
+    assert row["deleted"] == row["id"]

@@ -252,7 +252,7 @@ def test_only_the_granted_agent_confirms(
     with pytest.raises(errors.Superseded):
         store.compute_node_confirm_usage(1, told, grants[0])
     other = live.grant("h2", "nova-compute", "compute", "p", None, None, "s" * 9, None)
-    with pytest.raises(errors.InvalidInput, match="h2"):
+    with pytest.raises(errors.ComputeNodeMoved, match="h1"):
         store.compute_node_confirm_usage(1, told, context.Grant("h2", other, "s" * 9))
     assert used(store) == (3, 4608, 40)
     store.compute_node_confirm_usage(1, told, grants[1])
@@ -267,7 +267,7 @@ def test_a_node_that_comes_back_has_its_usage(
         store.compute_node_update(1, RESERVING, 0)
     else:
         migrate(legacy)
-    store.compute_node_destroy(1, "h1")
+    store.compute_node_destroy(1, "h1", force=True)
     assert [a[1] for a in sums.allocations(legacy)] == ["held"]
     back = store.compute_node_create(IDENTITY | CAPACITY | RESERVING)
     assert (back["id"], back["usage_confirmed"]) == (1, False)
@@ -311,7 +311,7 @@ def test_a_duplicate_adds_nothing(
 
 def test_purged_with_its_node(legacy: sa.Engine, store: db_store.DatabaseStore) -> None:
     migrate(legacy)
-    store.compute_node_destroy(1, None)
+    store.compute_node_destroy(1, None, force=True)
     list(purge.purge(legacy))
     assert sums.allocations(legacy) == []
     made = store.compute_node_create(IDENTITY | CAPACITY)
@@ -349,3 +349,41 @@ def test_db_check_names_what_is_not_the_sum(
     told_now = {"vcpus": 2, "memory_mb": 4096, "local_gb": 30}
     store.compute_node_confirm_usage(1, told_now)
     assert broken(legacy) == []
+
+
+@pytest.mark.parametrize("reporter", ["ours", "of version 1.0"])
+def test_what_older_code_left_is_mended(
+    legacy: sa.Engine,
+    store: db_store.DatabaseStore,
+    database_url: str,
+    tmp_path: pathlib.Path,
+    reporter: str,
+) -> None:
+    """A conductor that books nothing wrote usage: by create or for a 1.0 peer."""
+    migrate(legacy)
+    if reporter == "ours":
+        store.compute_node_update(1, RESERVING, 0)
+        written, right = 512, (3, 4608, 40)
+    else:
+        written, right = 5120, (2, 5120, 40)
+    with legacy.begin() as c:
+        query = sa.text("UPDATE compute_nodes SET memory_mb_used = :used")
+        c.execute(query, {"used": written})
+    if reporter == "ours":
+        # It adds and subtracts: it doesn't look.
+        store.compute_node_update(1, {"vcpus": 9}, None)
+    assert [row["id"] for row in broken(legacy)] == [1]
+    before = command.content(legacy)
+    line = f"usage mended: compute node 1 (host h1, name hv): used vcpus {right[0]}, "
+    done = command.inside(
+        tmp_path, database_url, "db", "online_data_migrations", "--dry-run"
+    )
+    assert line in done.stdout
+    assert command.content(legacy) == before
+    done = command.inside(tmp_path, database_url, "db", "online_data_migrations")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert line in done.stdout
+    assert used(store) == right
+    sums.check(legacy)
+    done = command.inside(tmp_path, database_url, "db", "online_data_migrations")
+    assert "mended" not in done.stdout

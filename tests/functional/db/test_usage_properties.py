@@ -110,12 +110,12 @@ class Node:
         assert self.store.compute_node_get(id=self.id)["usage_confirmed"]
 
     def recreate(self, reserved: tuple[int, ...]) -> None:
-        self.store.compute_node_destroy(self.id, None)
+        self.store.compute_node_destroy(self.id, None, force=True)
         self.store.compute_node_create(self.identity | self._report(reserved))
         self._reckon_report(reserved)
 
     def recreate_by_juno(self, used: tuple[int, ...]) -> None:
-        self.store.compute_node_destroy(self.id, None)
+        self.store.compute_node_destroy(self.id, None, force=True)
         written = dict(zip(USED, used, strict=True))
         self.store.compute_node_create(self.identity | written, writes_usage=True)
         # It knows no reserved amounts: the row has none any more.
