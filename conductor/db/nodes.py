@@ -84,6 +84,7 @@ _NODES_AND_SERVICES = (
     sa.select(
         *_DERIVED,
         _SERVICE.c.id,
+        _SERVICE.c.deleted.is_(None),
         types.as_json(*_SERVICE_COLUMNS),
         OWNER.c.id,
     )
@@ -290,17 +291,18 @@ def _with_service(connection: sa.Connection) -> list[store.Row]:
     """
     found: dict[int, dict[str, Any]] = {}
     owners: dict[int, int] = {}
-    services_of: dict[int, int] = {}
-    for *stored, service_id, service, owner_id in connection.execute(
+    services_of: dict[int, tuple[bool, int]] = {}
+    for *stored, service_id, very_old, service, owner_id in connection.execute(
         _NODES_AND_SERVICES
     ):
         node = dict(zip(_NODE_NAMES, stored, strict=True))
         node_id = node["id"]
-        # A second service of the host can only be a very old row, and the oldest
-        # counts; see services.find. Put in order by the server they'd all be sorted.
-        if node_id in found and service_id > services_of[node_id]:
+        # A second service of the host can only be a very old row; which one counts,
+        # services.find says. Put in order by the server they'd all be sorted.
+        rank = (bool(very_old), service_id)
+        if node_id in found and rank > services_of[node_id]:
             continue
-        services_of[node_id] = service_id
+        services_of[node_id] = rank
         if owner_id is not None:
             owners[node_id] = owner_id
         node["service"] = (

@@ -237,3 +237,17 @@ def test_queries_by_host_cost_nothing_extra_once_no_row_is_left(
     now[0] += 1
     assert ask()[0] == [4, 6]
     assert ask() == ([4, 6], ["SELECT"])
+
+
+@pytest.mark.parametrize("very_old", [51, 53])
+def test_of_two_services_of_a_host_a_list_has_the_one_that_counts(
+    engine: sa.Engine, store: db_store.DatabaseStore, very_old: int
+) -> None:
+    with engine.begin() as c:
+        juno.service(c, very_old, "web1", deleted=None)
+        juno.service(c, 52, "WEB1")
+    store.compute_node_create({"host": "web1", "hypervisor_hostname": "n1"})
+    (node,) = store.compute_nodes(with_service=True)
+    assert node["service"]["id"] == 52
+    counts = store.service_get_by_host_and_binary("web1", "nova-compute")
+    assert counts["id"] == 52
