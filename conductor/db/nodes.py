@@ -219,22 +219,15 @@ class NodeReader:
         wanted = sorted({u.lower() for u in uuids if limits.storable(u)})
 
         def work(connection: sa.Connection) -> list[store.Row]:
-            found: list[rows.Stored] = []
-            for start in range(0, len(wanted), _BATCH):
-                among = _T.c.uuid.in_(wanted[start : start + _BATCH])
-                found += connection.execute(_LIVE.where(among)).mappings().all()
-            nodes = [rows.node(row) for row in found]
-            if len(nodes) < len(wanted):
-                bare = connection.execute(_LIVE.where(_T.c.uuid.is_(None))).mappings()
-                legacy = (rows.node(row) for row in bare)
-                nodes += [node for node in legacy if node["uuid"] in set(wanted)]
-            missing = set(wanted) - {node["uuid"] for node in nodes}
+            found = _among(connection, _T.c.uuid, wanted)
+            missing = set(wanted) - found.keys()
+            if missing:
+                legacy = rows.find_legacy_ids(connection, _T, missing)
+                found |= _among(connection, _T.c.id, sorted(legacy.values()))
+            missing -= found.keys()
             if missing:  # unless one has got its uuid in between
-                again = _LIVE.where(_T.c.uuid.in_(sorted(missing)[:_BATCH]))
-                nodes += [
-                    rows.node(row) for row in connection.execute(again).mappings()
-                ]
-            return sorted(nodes, key=lambda node: int(node["id"]))
+                found |= _among(connection, _T.c.uuid, sorted(missing))
+            return sorted(found.values(), key=lambda node: int(node["id"]))
 
         return retry.read(self._engine, work)
 
@@ -280,6 +273,18 @@ def find_by_id(connection: sa.Connection, node_id: int) -> dict[str, Any]:
 
 def _first(connection: sa.Connection, query: Any) -> rows.Stored | None:
     found: rows.Stored | None = connection.execute(query).mappings().first()
+    return found
+
+
+def _among(
+    connection: sa.Connection, column: sa.Column[Any], values: Sequence[Any]
+) -> dict[str, store.Row]:
+    """Return the live nodes with one of these values in a column, by uuid."""
+    found: dict[str, store.Row] = {}
+    for start in range(0, len(values), _BATCH):
+        some = _LIVE.where(column.in_(values[start : start + _BATCH]))
+        for row in rows.nodes(connection.execute(some)):
+            found[row["uuid"]] = row
     return found
 
 
