@@ -257,6 +257,36 @@ def test_other_shapes_are_refused_by_name(empty: sa.Engine) -> None:
     assert not sa.inspect(empty).has_table(migration.VERSION_TABLE)
 
 
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [(None, "leases"), (None, "allocations"), ("0003", "allocations")],
+)
+def test_anothers_table_of_a_name_we_need_is_refused_before_anything_is_done(
+    empty: sa.Engine, before: str | None, name: str
+) -> None:
+    juno.make(empty)
+    if before is not None:
+        migration.sync(empty, before)
+    with empty.begin() as c:
+        c.execute(sa.text(f"CREATE TABLE {name} (id INTEGER, consumer_id INTEGER)"))
+    tables = set(sa.inspect(empty).get_table_names())
+    for _ in range(2):
+        with pytest.raises(
+            errors.DatabaseShape,
+            match=rf"table {name} that is not ours \(differs in .*consumer_id.*rename",
+        ):
+            migration.sync(empty)
+    assert set(sa.inspect(empty).get_table_names()) == tables
+    assert migration.version(empty) == before
+    with empty.begin() as c:
+        c.execute(sa.text(f"DROP TABLE {name}"))
+    migration.sync(empty)
+    made = sa.inspect(empty)
+    for tables_of in migration._CREATED.values():
+        for table, columns in tables_of.items():
+            assert {column["name"] for column in made.get_columns(table)} == columns
+
+
 def test_services_that_differ_in_case_only(empty: sa.Engine) -> None:
     if empty.dialect.name != "postgresql":
         pytest.skip("the others never let them in")
