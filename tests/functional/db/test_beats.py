@@ -251,6 +251,19 @@ def test_the_lowest_level_is_that_of_who_runs(
     assert live.lowest_level(COMPUTE) == 4
 
 
+def test_a_level_is_that_of_the_process_that_told_it(
+    live: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    grant(live, "web1", 3)
+    grant(live, "web2", 4)
+    # A conductor of revision 0003 grants the host to another process.
+    put(engine, "web1", incarnation=2, process_uuid="old", secret_hash="h")
+    assert live.lowest_level(COMPUTE) == 0
+    assert list(live.holding_back(COMPUTE, 4)) == [("web1", 0)]
+    live.grant("web1", COMPUTE, "compute", "p3", None, None, "s", 2, version=4)
+    assert live.lowest_level(COMPUTE) == 4
+
+
 def test_the_level_is_nobodys_to_write(store: db_store.DatabaseStore) -> None:
     service = register(store, "web1", version=7)
     store.service_update(service, {"version": 9, "disabled": True})

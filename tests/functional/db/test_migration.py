@@ -202,6 +202,7 @@ def test_interrupted_sync_is_continued(empty: sa.Engine, revision: str) -> None:
             "0002": ["DROP TABLE fleet_batches"],
             "0003": [
                 "ALTER TABLE services DROP COLUMN version",
+                "ALTER TABLE services DROP COLUMN version_incarnation",
                 "ALTER TABLE allocations DROP INDEX ix_allocations_node_id",
             ],
         }
