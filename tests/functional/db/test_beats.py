@@ -129,6 +129,8 @@ def test_legacy_hosts_are_read_with_the_age_of_their_beat(
     found = {row.host: row for row in live.granted(COMPUTE, lately=40.0)}
     # "old" was taken over from Juno, and nobody has seen it.
     assert found.keys() == {"new", "beats", "future", "judged"}
+    unbeaten = {host for host, row in found.items() if row.registered_only}
+    assert unbeaten == {"new", "judged"}
     ages = {host: row.beat_age for host, row in found.items()}
     for host, seconds in {"beats": 30, "future": -500, "judged": 9000}.items():
         assert ages[host] == pytest.approx(seconds, abs=20)
