@@ -15,6 +15,9 @@ from objects import base
 
 TOPIC = "compute"
 VERSION = "1.0"
+#: What a method needs that says nothing else: any agent has it. A newer method, or
+#: argument, passes the version that has it as interface, by which the pin goes.
+_FIRST = "1.0"
 
 
 class ComputeAPI:
@@ -31,7 +34,7 @@ class ComputeAPI:
         self._client = rpc.Client(
             transport,
             TOPIC,
-            VERSION,
+            _FIRST,
             rpc.ContextSerializer(base.ObjectSerializer()),
             unavailable=_unavailable,
             timeout=timeout,

@@ -147,7 +147,7 @@ def granted(row: liveness.GrantedRow) -> verdict.Granted:
 def _beat(row: liveness.GrantedRow) -> verdict.Beat | None:
     if row.beat_at is None or row.beat_age is None:
         return None
-    return verdict.Beat(row.beat_at, row.beat_age)
+    return verdict.Beat(row.beat_at, row.beat_age, row.registered_only)
 
 
 def _previous(row: liveness.GrantedRow) -> verdict.Verdict | None:

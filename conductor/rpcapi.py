@@ -117,13 +117,40 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         interface: str | None = None,
         **args: Any,
     ) -> Any:
+        """Call a method of any conductor; with "auto", again if one is too old for it.
+
+        It then refuses the objects, or the versions asked for, before it has done
+        anything. What is newer itself can't be said in an older way.
+        """
+        began = time.monotonic()
+        seconds = self._timeout if timeout is None else timeout
+        try:
+            return self._take_turns(context, method, seconds, interface, args)
+        except errors.UnsupportedObject:
+            # Not a second time: then it isn't for our objects that it refuses.
+            again = self._pin.allows(_LEVELS) and self._pin.refused(_FIRST)
+            left = seconds - (time.monotonic() - began)
+            if interface is not None or not again or left <= 0:
+                raise
+        return self._take_turns(context, method, left, interface, args)
+
+    def _take_turns(
+        self,
+        context: RequestContext,
+        method: str,
+        seconds: float,
+        interface: str | None,
+        args: dict[str, Any],
+    ) -> Any:
         """Call a method of any conductor that reaches the database.
 
         With one agent and two conductors, a find and a save each, the save would come
         to the same one of them again and again.
         """
         began = time.monotonic()
-        seconds = left = self._timeout if timeout is None else timeout
+        left = seconds
+        if "object_versions" in args:
+            args = args | {"object_versions": self._pinned(args["object_versions"])}
         for turn in range(1, _TURNS + 1):
             try:
                 return self._client.call(
@@ -173,7 +200,6 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
 
         :raises MessageTooLarge: the answer is, and can't come in pages
         """
-        versions = self._pinned(object_versions)
 
         def call(method: str, *args: Any, **kwargs: Any) -> Any:
             return self._call(
@@ -181,7 +207,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
                 "object_class_action_versions",
                 objname=objname,
                 objmethod=method,
-                object_versions=versions,
+                object_versions=object_versions,
                 args=list(args),
                 kwargs=kwargs,
             )
@@ -207,7 +233,7 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
             context,
             "object_backport_versions",
             objinst=objinst,
-            object_versions=self._pinned(object_versions),
+            object_versions=object_versions,
         )
 
     def _pinned(self, versions: Mapping[str, str]) -> dict[str, str]:

@@ -315,11 +315,26 @@ def fill_service_ids(nodes: Iterable[ComputeNode]) -> None:
         host=next(iter(hosts)) if len(hosts) == 1 else None,
         binary=service_obj.COMPUTE_BINARY,
     )
-    # Last to first: of several very old services of a host the oldest counts.
-    ids = {names.fold(row["host"]): row["id"] for row in reversed(found) if row["host"]}
+    ids: dict[str, int | None] = {}
+    for row in found:
+        host = names.fold(row["host"]) if row["host"] else None
+        if host not in hosts:
+            continue
+        # A second one can only be a very old row; the store knows which one counts.
+        ids[host] = _service_id_of(host) if host in ids else row["id"]
     for node, host in bare:
         node.service_id = ids.get(host)
         node.obj_reset_changes(["service_id"])
+
+
+def _service_id_of(host: str) -> int | None:
+    try:
+        found = store.bound().service_get_by_host_and_binary(
+            host, service_obj.COMPUTE_BINARY
+        )
+    except errors.ServiceNotFound:  # deleted in between
+        return None
+    return int(found["id"])
 
 
 #: Set by the store alone, whatever a caller sends.

@@ -287,6 +287,7 @@ def _first_grant(
             | {"uuid": str(uuidlib.uuid4()), "created_at": rows.instant()}
             | {"deleted": 0, "report_count": 0, "disabled": False}
             | {"forced_down": False, "incarnation": incarnation}
+            | {"version_incarnation": incarnation}
             | {**_state_columns(verdict), "state_incarnation": incarnation}
         )
     )
@@ -354,7 +355,8 @@ def _next_grant(
         .where(_T.c.id == found["id"])
         .values(
             process
-            | {"incarnation": incarnation, "goodbye_at": None, "stalled_reason": None}
+            | {"incarnation": incarnation, "version_incarnation": incarnation}
+            | {"goodbye_at": None, "stalled_reason": None}
             | {"uuid": uuid, "deleted": 0, "stream_version": None, **verdict}
         )
     )

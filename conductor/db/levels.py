@@ -10,6 +10,15 @@ from conductor.db import retry
 
 _S = models.services
 _PAGE = 1000
+#: 0 where the level is an earlier process's: who was granted since didn't say.
+_LEVEL = sa.case(
+    (
+        sa.func.coalesce(_S.c.version_incarnation, 0)
+        == sa.func.coalesce(_S.c.incarnation, 0),
+        _S.c.version,
+    ),
+    else_=0,
+)
 
 
 def _running(binary: str) -> list[sa.ColumnElement[bool]]:
@@ -52,7 +61,7 @@ class LevelStore:
 
     def lowest_level(self, binary: str) -> int | None:
         """Return the lowest level that runs, None if nothing does."""
-        query = sa.select(sa.func.min(_S.c.version)).where(*_running(binary))
+        query = sa.select(sa.func.min(_LEVEL)).where(*_running(binary))
         found: int | None = retry.read(
             self._engine, lambda c: c.execute(query).scalar()
         )
@@ -63,8 +72,8 @@ class LevelStore:
         last = 0
         while True:
             query = (
-                sa.select(_S.c.id, _S.c.host, _S.c.version)
-                .where(_S.c.id > last, _S.c.version < level, *_running(binary))
+                sa.select(_S.c.id, _S.c.host, _LEVEL.label("version"))
+                .where(_S.c.id > last, level > _LEVEL, *_running(binary))
                 .order_by(_S.c.id)
                 .limit(_PAGE)
             )

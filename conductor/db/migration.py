@@ -45,6 +45,28 @@ _JUNO_COLUMNS = {
     },
 }  # fmt: skip
 
+#: What later revisions create, with the columns that it then has. An interrupted run
+#: of MySQL's may have left it; another one's table of that name isn't to be used.
+_CREATED = {
+    "0003": {
+        "leases": {"name", "owner", "term", "renewed_at", "expires_at"},
+        "freezes": {"scope", "cause", "since", "evidence", "term"},
+        "transitions": {
+            "id", "service_id", "host", "binary", "at", "previous", "state", "cause",
+            "evidence", "actor", "incarnation",
+        },
+        "fleet_head": {"id", "version", "nonce"},
+        "fleet_batches": {"version", "nonce", "created_at"},
+    },
+    "0004": {
+        "allocations": {
+            "id", "uuid", "node_id", "kind", "state", "vcpus", "memory_mb", "local_gb",
+            "custom", "owner", "replaces", "created_at", "confirmed_at", "expires_at",
+            "finished_at",
+        },
+    },
+}  # fmt: skip
+
 
 def head() -> str:
     """Return the revision that this code works with."""
@@ -73,7 +95,8 @@ def sync(engine: sa.Engine, revision: str = "head") -> None:
 
     :param engine: with statement_seconds=0 if there is much in it
     :param revision: stop there (tests)
-    :raises DatabaseShape: newer than this code, or not a database of ours
+    :raises DatabaseShape: newer than this code, or not a database of ours, or with
+        another one's table of a name that we need; nothing is changed
     :raises DatabaseBusy: another sync ran for longer than ten minutes
     """
     retry.run(engine, lambda connection: None)  # names what keeps us from connecting
@@ -89,6 +112,7 @@ def _upgrade(connection: sa.Connection, revision: str) -> None:
     from alembic import command
 
     _check_shape(connection)
+    _check_names(connection)
     settings = _settings()
     settings.attributes["connection"] = connection
     settings.attributes["version_table"] = VERSION_TABLE
@@ -168,6 +192,23 @@ def _check_shape(connection: sa.Connection) -> None:
                 reason=f"table {table} is not of Juno's shape "
                 f"(differs in {', '.join(sorted(odd))})"
             )
+
+
+def _check_names(connection: sa.Connection) -> None:
+    """Refuse tables of names that are yet to be taken, unless they are as ours."""
+    inspector = sa.inspect(connection)
+    present = set(inspector.get_table_names())
+    found = _revision(connection) or ""
+    for revision, tables in _CREATED.items():
+        for table in tables.keys() & present if revision > found else ():
+            columns = {column["name"] for column in inspector.get_columns(table)}
+            odd = columns ^ tables[table]
+            if odd:
+                raise errors.DatabaseShape(
+                    reason=f"it has a table {table} that is not ours (differs in "
+                    f"{', '.join(sorted(odd))}); rename it, or give us a database of "
+                    "our own"
+                )
 
 
 # -- one at a time -----------------------------------------------------------------

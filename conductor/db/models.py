@@ -128,6 +128,12 @@ services = sa.Table(
         "conductor, at hello",
     ),
     sa.Column(
+        "version_incarnation",
+        sa.Integer,
+        doc="the incarnation that the service level is of: a conductor of before "
+        "revision 0004 grants without writing either; the conductor, at hello",
+    ),
+    sa.Column(
         "goodbye_at",
         types.UtcDateTime(),
         doc="when it said that it stops, by the database's clock; NULL from the next "

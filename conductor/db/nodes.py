@@ -84,6 +84,7 @@ _NODES_AND_SERVICES = (
     sa.select(
         *_DERIVED,
         _SERVICE.c.id,
+        _SERVICE.c.deleted.is_(None),
         types.as_json(*_SERVICE_COLUMNS),
         OWNER.c.id,
     )
@@ -218,22 +219,15 @@ class NodeReader:
         wanted = sorted({u.lower() for u in uuids if limits.storable(u)})
 
         def work(connection: sa.Connection) -> list[store.Row]:
-            found: list[rows.Stored] = []
-            for start in range(0, len(wanted), _BATCH):
-                among = _T.c.uuid.in_(wanted[start : start + _BATCH])
-                found += connection.execute(_LIVE.where(among)).mappings().all()
-            nodes = [rows.node(row) for row in found]
-            if len(nodes) < len(wanted):
-                bare = connection.execute(_LIVE.where(_T.c.uuid.is_(None))).mappings()
-                legacy = (rows.node(row) for row in bare)
-                nodes += [node for node in legacy if node["uuid"] in set(wanted)]
-            missing = set(wanted) - {node["uuid"] for node in nodes}
+            found = _among(connection, _T.c.uuid, wanted)
+            missing = set(wanted) - found.keys()
+            if missing:
+                legacy = rows.find_legacy_ids(connection, _T, missing)
+                found |= _among(connection, _T.c.id, sorted(legacy.values()))
+            missing -= found.keys()
             if missing:  # unless one has got its uuid in between
-                again = _LIVE.where(_T.c.uuid.in_(sorted(missing)[:_BATCH]))
-                nodes += [
-                    rows.node(row) for row in connection.execute(again).mappings()
-                ]
-            return sorted(nodes, key=lambda node: int(node["id"]))
+                found |= _among(connection, _T.c.uuid, sorted(missing))
+            return sorted(found.values(), key=lambda node: int(node["id"]))
 
         return retry.read(self._engine, work)
 
@@ -282,6 +276,18 @@ def _first(connection: sa.Connection, query: Any) -> rows.Stored | None:
     return found
 
 
+def _among(
+    connection: sa.Connection, column: sa.Column[Any], values: Sequence[Any]
+) -> dict[str, store.Row]:
+    """Return the live nodes with one of these values in a column, by uuid."""
+    found: dict[str, store.Row] = {}
+    for start in range(0, len(values), _BATCH):
+        some = _LIVE.where(column.in_(values[start : start + _BATCH]))
+        for row in rows.nodes(connection.execute(some)):
+            found[row["uuid"]] = row
+    return found
+
+
 def _with_service(connection: sa.Connection) -> list[store.Row]:
     """Return all live nodes with their services, joined on host in one query.
 
@@ -290,17 +296,18 @@ def _with_service(connection: sa.Connection) -> list[store.Row]:
     """
     found: dict[int, dict[str, Any]] = {}
     owners: dict[int, int] = {}
-    services_of: dict[int, int] = {}
-    for *stored, service_id, service, owner_id in connection.execute(
+    services_of: dict[int, tuple[bool, int]] = {}
+    for *stored, service_id, very_old, service, owner_id in connection.execute(
         _NODES_AND_SERVICES
     ):
         node = dict(zip(_NODE_NAMES, stored, strict=True))
         node_id = node["id"]
-        # A second service of the host can only be a very old row, and the oldest
-        # counts; see services.find. Put in order by the server they'd all be sorted.
-        if node_id in found and service_id > services_of[node_id]:
+        # A second service of the host can only be a very old row; which one counts,
+        # services.find says. Put in order by the server they'd all be sorted.
+        rank = (bool(very_old), service_id)
+        if node_id in found and rank > services_of[node_id]:
             continue
-        services_of[node_id] = service_id
+        services_of[node_id] = rank
         if owner_id is not None:
             owners[node_id] = owner_id
         node["service"] = (

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from collections.abc import Set
 import datetime
 import json
 from typing import Any
@@ -22,6 +23,8 @@ _SERVICE_INSTANTS = {
 }
 #: Of the uuids that are derived for rows which have none.
 _NAMESPACE = uuidlib.UUID("5e1b0d3c-6f0a-4c55-9a55-0b7f3b0d6a11")
+#: What they all have, by uuid5, as their 15th character.
+_DERIVED_VERSION = "5"
 
 
 def legacy_uuid(table: str, row_id: int, created_at: datetime.datetime | None) -> str:
@@ -154,9 +157,28 @@ def instant() -> datetime.datetime:
 
 
 def find_legacy(connection: sa.Connection, table: sa.Table, uuid: str) -> int | None:
-    """Return the id of the row without a stored uuid that derives to this one."""
-    bare = sa.select(table.c.id, table.c.created_at).where(table.c.uuid.is_(None))
+    """Return the id of the live row without a stored uuid that derives to this one."""
+    return find_legacy_ids(connection, table, {uuid}).get(uuid)
+
+
+def find_legacy_ids(
+    connection: sa.Connection, table: sa.Table, uuids: Set[str]
+) -> dict[str, int]:
+    """Return, by uuid, the live rows without a stored one that derive to these.
+
+    All such rows are read, so only for what may be derived: most others are random.
+
+    :param uuids: in lower case
+    """
+    derived = {uuid for uuid in uuids if uuid[14:15] == _DERIVED_VERSION}
+    if not derived:
+        return {}
+    bare = sa.select(table.c.id, table.c.created_at).where(
+        table.c.uuid.is_(None), models.live(table)
+    )
+    found: dict[str, int] = {}
     for row_id, created_at in connection.execute(bare):
-        if legacy_uuid(table.name, row_id, created_at) == uuid:
-            return int(row_id)
-    return None
+        uuid = legacy_uuid(table.name, row_id, created_at)
+        if uuid in derived:
+            found[uuid] = int(row_id)
+    return found

@@ -22,9 +22,9 @@ _OWN_COLUMNS = frozenset(
     {
         "id", "created_at", "updated_at", "deleted_at", "deleted", "last_seen_up",
         "incarnation", "secret_hash", "process_uuid", "boot_id", "release",
-        "version", "goodbye_at", "stalled_reason", "state", "state_incarnation",
-        "state_since", "state_cause", "state_evidence", "state_actor",
-        "stream_version",
+        "version", "version_incarnation", "goodbye_at", "stalled_reason", "state",
+        "state_incarnation", "state_since", "state_cause", "state_evidence",
+        "state_actor", "stream_version",
     }
 )  # fmt: skip
 _SECRET = "secret_hash"  # noqa: S105  # a column's name

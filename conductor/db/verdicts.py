@@ -40,6 +40,7 @@ class GrantedRow:
     :ivar incarnation: None: no agent of the host ever said hello
     :ivar beat_at: of such a service, when it beat last, or was created if it never did
     :ivar beat_age: seconds since then, by the database's clock
+    :ivar registered_only: it never beat
     """
 
     service_id: int
@@ -54,6 +55,7 @@ class GrantedRow:
     state_evidence: str | None
     beat_at: datetime.datetime | None = None
     beat_age: float | None = None
+    registered_only: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -366,6 +368,7 @@ def _granted_query(binary: str, lately: float) -> sa.Select[Any]:
             _S.c.state_evidence,
             sa.case((never, beat), else_=sa.null()),
             sa.case((never, types.now()), else_=sa.null()),
+            _S.c.last_seen_up.is_not(None),
         )
         .where(
             _S.c.binary == binary,
@@ -418,6 +421,7 @@ def _granted_row(
     evidence: str | None,
     beat_at: datetime.datetime | None,
     now: datetime.datetime | None,
+    has_beaten: bool,
 ) -> GrantedRow:
     age = None
     if beat_at is not None and now is not None:
@@ -435,6 +439,7 @@ def _granted_row(
         evidence,
         beat_at,
         age,
+        beat_at is not None and not has_beaten,
     )
 
 

@@ -94,16 +94,22 @@ class Client:
         *,
         server: str | None = None,
         fanout: bool = False,
+        interface: str | None = None,
         **args: Any,
     ) -> None:
         """Send a method's arguments without waiting; nobody need be there.
 
         :param server: the one server that shall get it; None: any of the topic
         :param fanout: every server of the topic gets it
+        :param interface: as in call
         :raises MusterbookError: what ``unavailable`` makes when the broker can't be
-            reached; InvalidInput for arguments that can't be sent
+            reached; InvalidInput for arguments that can't be sent; VersionPinned when
+            the interface is newer than the pin, and nothing is sent
         """
         options: dict[str, Any] = {"fanout": True} if fanout else {}
+        if interface is not None:
+            self._check(method, interface)
+            options["version"] = interface
         if server is not None:
             options["server"] = server
         self._run("cast", options, ctxt, method, args)

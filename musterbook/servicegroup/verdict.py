@@ -150,10 +150,12 @@ class Beat:
     :ivar at: when it came; compared only for being another than before
     :ivar age: seconds since, both ends by the database's clock; negative if that
         was set back
+    :ivar registered_only: it never beat: its service was created then
     """
 
     at: datetime.datetime
     age: float
+    registered_only: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -346,11 +348,13 @@ def judge_beat(
             "no agent of this host was ever granted an incarnation",
         )
     if abs(beat.age) <= policy.service_down_time:
+        what = "was registered" if beat.registered_only else "beat"
+        yet = ", and has not beaten yet" if beat.registered_only else ""
         return Verdict(
             State.UP,
             Cause.DB_BEAT,
             None,
-            f"{granted.host} beat {beat.age:.0f} s ago, by the database's clock",
+            f"{granted.host} {what} {beat.age:.0f} s ago, by the database's clock{yet}",
         )
     # No beat can have come while nobody could be reached.
     silent_from = max(watched_from, heard.not_asked or watched_from)
@@ -361,12 +365,15 @@ def judge_beat(
         and granted.previous is not None
         and granted.previous.cause is Cause.NO_DB_BEAT
     )
+    what, one = f"the last beat of {granted.host} came", "a newer one"
+    if beat.registered_only:
+        what, one = f"{granted.host} never beat, and was registered", "a beat"
     return Verdict(
         State.DOWN if silent or was_down else State.SUSPECT,
         Cause.NO_DB_BEAT,
         None,
-        f"the last beat of {granted.host} came {beat.age:.0f} s ago by the database's "
-        f"clock, looked for a newer one for {now - silent_from:.0f} s",
+        f"{what} {beat.age:.0f} s ago by the database's clock, looked for {one} for "
+        f"{now - silent_from:.0f} s",
     )
 
 

@@ -582,11 +582,28 @@ class OldConductor:
 
     def __init__(self) -> None:
         self.hellos: list[Mapping[str, Any]] = []
+        self.versions: list[str] = []
 
     @rpc.exposed
     def hello(self, _: Any, host: str, **args: Any) -> dict[str, Any]:
         self.hellos.append(args)
         return {"host": host, "incarnation": 4}
+
+    @rpc.exposed
+    def object_action(self, _: Any, objinst: Any, **__: Any) -> list[Any]:
+        self._refuse_newer(objinst["versioned_object.version"])
+        return [{"obj_what_changed": []}, None]
+
+    @rpc.exposed
+    def object_class_action_versions(
+        self, _: Any, object_versions: dict[str, str], **__: Any
+    ) -> None:
+        self._refuse_newer(object_versions["Service"])
+
+    def _refuse_newer(self, version: str) -> None:
+        self.versions.append(version)
+        if version != "1.1":
+            raise errors.UnsupportedObject(reason=f"known up to 1.1, not in {version}")
 
 
 @pytest.fixture
@@ -616,6 +633,47 @@ def test_auto_falls_back_when_the_next_conductor_is_older(
     api._pin._found = "1.1", time.monotonic()
     assert say_hello(api) == {"host": "web1", "incarnation": 4}
     assert ["version" in args for args in old_conductor.hellos] == [False]
+
+
+@pytest.mark.parametrize("asked", ["object_action", "object_class_action_versions"])
+def test_auto_sends_older_objects_when_the_next_conductor_is_older(
+    old_conductor: OldConductor,
+    transport: rpc.Transport,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10, "auto")
+    monkeypatch.setattr(base.MusterObject, "indirection_api", api)
+    held = service_obj.Service().obj_fill(a_context(), SERVICE)
+    for count in range(2):
+        # As it is after each ten minutes, and at each turn of a newer one.
+        api._pin._found = "1.1", time.monotonic()
+        held.report_count = 6 + count
+        if asked == "object_action":
+            held.save()
+        else:
+            service_obj.Service.get_by_id(a_context(), 7)
+    assert old_conductor.versions == ["1.2", "1.1"] * 2
+    assert api._pin.version() == "1.0"
+
+
+def test_a_refusal_of_the_older_objects_is_told(
+    transport: rpc.Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10, "auto")
+    api._pin._found = "1.1", time.monotonic()
+    sent: list[str] = []
+
+    def refuse(_: Any, method: str, **__: Any) -> None:
+        sent.append(method)
+        raise errors.UnsupportedObject(reason="no")
+
+    monkeypatch.setattr(api._client, "call", refuse)
+    for method, times in ((api.ping, 2), (api.verify, 1)):
+        with pytest.raises(errors.UnsupportedObject):
+            method(a_context())
+        assert len(sent) == times
+        sent.clear()
 
 
 def test_auto_speaks_the_newest_to_a_conductor_of_today(

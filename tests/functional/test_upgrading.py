@@ -6,12 +6,15 @@ import pathlib
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from conductor.db import engine as db_engine
 from conductor.db import models
+from conductor.db import rows
+from conductor.db import store as db_store
 from tests import process
 from tests.functional import lab
 from tests.functional.db import command
@@ -82,13 +85,20 @@ def hosts(engine: sa.Engine) -> dict[int, str | None]:
         return {row.id: row.host for row in connection.execute(query)}
 
 
+def nodes(engine: sa.Engine) -> dict[int, dict[str, Any]]:
+    """Return all rows of nodes as they are stored, by id."""
+    with engine.connect() as connection:
+        found = connection.execute(sa.select(models.compute_nodes)).mappings()
+        return {row["id"]: dict(row) for row in found}
+
+
 def test_the_upgrade_guide(
     engine: sa.Engine, mariadb_url: str, tmp_path: pathlib.Path
 ) -> None:
     setting, *typed = blocks()
     shell = Typist(tmp_path, mariadb_url, setting)
-    version, sync, check, dry, part, rest, delete, again, *typed = typed
-    *purging, last, after, levels = typed
+    version, sync, check, dry, part, rest, keep, delete, again, *typed = typed
+    *purging, last, newer, levels = typed
     juno.make(engine)
     with juno.unchecked(engine) as connection:
         oddities.fill(connection)
@@ -102,10 +112,32 @@ def test_the_upgrade_guide(
     assert "more to do" in shell.type(part)
     assert "stuck: 3 rows, named above; see docs/upgrading.md" in shell.type(rest)
     assert hosts(engine) == oddities.HOSTS
+    before = nodes(engine)
+    with engine.begin() as connection:
+        # As in very old rows, which are live as well.
+        t = models.compute_nodes
+        connection.execute(t.update().where(t.c.id.in_([7, 16])).values(deleted=None))
+    shell.type(keep)
     shell.type(delete)
-    assert shell.type(again).splitlines()[-1].startswith("done")
     migrated = {n: host for n, host in oddities.HOSTS.items() if host is not None}
+    migrated[7] = "node-17"
     assert hosts(engine) == migrated
+    after = nodes(engine)
+    assert {n for n, row in after.items() if row != before[n]} == {6, 7, 16}
+    for n in (6, 7, 16):
+        assert after[n]["generation"] == before[n]["generation"] + 1
+        assert after[n]["stream_version"] is None
+    assert [after[n]["deleted"] for n in (6, 7, 16)] == [6, 0, 16]
+    assert shell.type(again).splitlines()[-1].startswith("done")
+    assert hosts(engine) == migrated
+    # Found as its agent looks for it, booked, and by the uuid that it had.
+    kept = db_store.DatabaseStore(engine).compute_node_get_by_host_and_nodename(
+        "node-17", "lost"
+    )
+    had = rows.legacy_uuid("compute_nodes", 7, before[7]["created_at"])
+    assert (kept["id"], kept["uuid"]) == (7, had)
+    assert nodes(engine)[7]["uuid"] == had
+    assert nodes(engine)[7]["booking"] != 0
     for block in purging:
         told = shell.type(block)
         assert "compute_nodes: purged 2, kept 0\nservices: purged 3, kept 0" in told
@@ -113,9 +145,10 @@ def test_the_upgrade_guide(
     told = shell.type(last)
     kinds = re.findall(r"^(\w+): \d", told, re.M)
     assert kinds == [
-        "services_without_host", "nodes_without_name", "services_without_nodes"
+        "services_without_host", "nodes_without_name", "nodes_without_service",
+        "services_without_nodes",
     ]  # fmt: skip
-    assert shell.type(after).count("database: ") == 2
+    assert shell.type(newer).count("database: ") == 2
     told = shell.type(levels)
     assert re.search(r'"service_level": \d+, "lowest_level": null,', told)
     assert '"holding_back": [' in told

@@ -1,5 +1,8 @@
 """The service level stands for versions that are the code's own."""
 
+import pathlib
+import re
+
 import pytest
 
 from compute_agent import rpcapi as compute_rpcapi
@@ -32,3 +35,20 @@ def test_objects_of_a_pin() -> None:
     assert levels.objects_with("1.1")["Service"] == "1.2"
     assert levels.conductor_versions() == ["1.0", "1.1"]
     assert levels.compute_versions() == ["1.0"]
+
+
+def test_the_guide_says_what_each_version_has() -> None:
+    guide = pathlib.Path(__file__).parents[2] / "docs/upgrading.md"
+    told = guide.read_text().partition("| conductor | adds | objects |")[2]
+    found = {
+        version: dict(pair.split() for pair in objects.split(", "))
+        for version, objects in re.findall(
+            r"^\| (\d\.\d) \|.*\| (.+) \|$", told.partition("\n\n")[0], re.M
+        )
+    }
+    assert list(found) == levels.conductor_versions()
+    before: dict[str, str] = {}
+    for version, objects in found.items():
+        now = levels.objects_with(version)
+        assert objects == {n: v for n, v in now.items() if before.get(n) != v}
+        before = dict(now)

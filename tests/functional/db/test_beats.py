@@ -129,6 +129,8 @@ def test_legacy_hosts_are_read_with_the_age_of_their_beat(
     found = {row.host: row for row in live.granted(COMPUTE, lately=40.0)}
     # "old" was taken over from Juno, and nobody has seen it.
     assert found.keys() == {"new", "beats", "future", "judged"}
+    unbeaten = {host for host, row in found.items() if row.registered_only}
+    assert unbeaten == {"new", "judged"}
     ages = {host: row.beat_age for host, row in found.items()}
     for host, seconds in {"beats": 30, "future": -500, "judged": 9000}.items():
         assert ages[host] == pytest.approx(seconds, abs=20)
@@ -248,6 +250,19 @@ def test_the_lowest_level_is_that_of_who_runs(
     grant(live, "legacy", 4)
     assert live.lowest_level(COMPUTE) == 3
     live.grant("web3", COMPUTE, "compute", "p2", None, None, "s", 1, version=4)
+    assert live.lowest_level(COMPUTE) == 4
+
+
+def test_a_level_is_that_of_the_process_that_told_it(
+    live: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    grant(live, "web1", 3)
+    grant(live, "web2", 4)
+    # A conductor of revision 0003 grants the host to another process.
+    put(engine, "web1", incarnation=2, process_uuid="old", secret_hash="h")
+    assert live.lowest_level(COMPUTE) == 0
+    assert list(live.holding_back(COMPUTE, 4)) == [("web1", 0)]
+    live.grant("web1", COMPUTE, "compute", "p3", None, None, "s", 2, version=4)
     assert live.lowest_level(COMPUTE) == 4
 
 

@@ -340,9 +340,9 @@ def juno_interface(desk: Desk) -> None:
 
 def newer_objects(desk: Desk) -> None:
     node = desk.node(desk.service())
-    for version in ("1.2", "1.99", "2.0"):
+    for version in ("1.3", "1.99", "2.0"):
         newer = primitive("ComputeNode", version, {"id": node, "vcpus": 99}, ["vcpus"])
-        known = rf"up to version 1\.1, not in {re.escape(version)}"
+        known = rf"up to version 1\.2, not in {re.escape(version)}"
         with pytest.raises(errors.UnsupportedObject, match=known):
             desk.send(
                 "object_action", objinst=newer, objmethod="save", args=[], kwargs={}
@@ -351,7 +351,7 @@ def newer_objects(desk: Desk) -> None:
             desk.send(
                 "object_backport_versions",
                 objinst=newer,
-                object_versions={"ComputeNode": "1.1"},
+                object_versions={"ComputeNode": "1.2"},
             )
     assert desk.node_row(node)["vcpus"] == 8
 
@@ -359,7 +359,7 @@ def newer_objects(desk: Desk) -> None:
 def newer_answers(desk: Desk) -> None:
     node = desk.node(desk.service())
     answer = desk.get("ComputeNode", "get_by_id", node, version="1.9")
-    assert answer["versioned_object.version"] == "1.1"
+    assert answer["versioned_object.version"] == "1.2"
     assert answer["versioned_object.data"]["host"] == "web1"
 
 
@@ -380,7 +380,7 @@ ROWS: dict[str, Callable[[Desk], None]] = {
     ),
     "`object_class_action`, `object_backport` (Juno's own RPC methods)": juno_methods,
     "version 2.0 of the RPC interface, Juno's number": juno_interface,
-    "an object of a version that the conductor doesn't know, such as 1.2 or 2.0": (
+    "an object of a version that the conductor doesn't know, such as 1.3 or 2.0": (
         newer_objects
     ),
     "an answer in a newer version than there is, such as 1.9": newer_answers,

@@ -1,8 +1,10 @@
 """Rows of Juno's shape: found by their service's host, detached by a save."""
 
 from concurrent import futures
+import re
 from typing import Any
 from unittest import mock
+import uuid
 
 import pytest
 import sqlalchemy as sa
@@ -237,3 +239,96 @@ def test_queries_by_host_cost_nothing_extra_once_no_row_is_left(
     now[0] += 1
     assert ask()[0] == [4, 6]
     assert ask() == ([4, 6], ["SELECT"])
+
+
+def test_a_random_uuid_is_not_derived_for_each_legacy_row(
+    legacy: sa.Engine, store: db_store.DatabaseStore
+) -> None:
+    """Nor are legacy rows read as a whole for one that may be derived."""
+    random, derived = str(uuid.uuid4()), str(uuid.uuid5(uuid.NAMESPACE_DNS, "x"))
+    known = store.compute_node_get(id=2)["uuid"]
+    read: list[str] = []
+
+    @sa.event.listens_for(legacy, "before_cursor_execute")
+    def _note(_c: Any, _u: Any, statement: str, *_: Any) -> None:
+        if re.search(r"uuid\W+IS NULL", statement):
+            read.append(statement)
+
+    with pytest.raises(errors.ComputeNodeNotFound):
+        store.compute_node_get(uuid=random)
+    with pytest.raises(errors.ServiceNotFound):
+        store.service_get(uuid=random)
+    assert store.compute_nodes_by_uuids([random]) == []
+    assert read == []
+    found = store.compute_nodes_by_uuids([derived, known.upper(), random])
+    assert [node["id"] for node in found] == [2]
+    (one,) = read
+    assert "cpu_info" not in one
+
+
+def test_all_of_many_get_their_uuid_in_between(
+    engine: sa.Engine, store: db_store.DatabaseStore
+) -> None:
+    """More than one batch of nodes of Juno's shape, looked for while they change it."""
+    with engine.begin() as c:
+        juno.service(c, 1, "h1")
+        for node in range(1, 602):
+            juno.node(c, node, 1, f"n{node}")
+    uuids = [str(node["uuid"]) for node in store.compute_nodes()]
+    done: list[int] = []
+
+    @sa.event.listens_for(engine, "after_cursor_execute")
+    def _save(_c: Any, _u: Any, statement: str, *_: Any) -> None:
+        # Between the second batch by uuid and the look at rows without one.
+        done.append(1)
+        if len(done) != 2:
+            return
+        other = sa.create_engine(engine.url)
+        with other.begin() as connection:
+            for node, text in enumerate(uuids, 1):
+                change = "UPDATE compute_nodes SET uuid = :uuid WHERE id = :id"
+                connection.execute(sa.text(change), {"uuid": text, "id": node})
+        other.dispose()
+
+    found = store.compute_nodes_by_uuids(uuids)
+    assert [node["id"] for node in found] == list(range(1, 602))
+
+
+@pytest.mark.parametrize(
+    ("takes", "good_for"), [(0.001, 1.0), (0.1, 10.0), (30.0, 60.0)]
+)
+def test_asking_for_them_takes_a_hundredth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, takes: float, good_for: float
+) -> None:
+    """100,000 soft-deleted rows of Juno's shape take MariaDB 0.1 s."""
+    now, asked = [100.0], []
+    monkeypatch.setattr(leftovers, "time", mock.Mock(monotonic=lambda: now[0]))
+
+    def execute(query: object) -> mock.Mock:
+        now[0] += takes
+        asked.append(query)
+        return mock.Mock(first=lambda: None)
+
+    left = leftovers.Leftovers(sa.select(sa.literal(1)))
+    connection: Any = mock.Mock(execute=execute)
+    left.there_are(connection)
+    now[0] += good_for - 0.01
+    assert not left.there_are(connection)
+    assert len(asked) == 1
+    now[0] += 0.02
+    left.there_are(connection)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("very_old", [51, 53])
+def test_of_two_services_of_a_host_a_list_has_the_one_that_counts(
+    engine: sa.Engine, store: db_store.DatabaseStore, very_old: int
+) -> None:
+    with engine.begin() as c:
+        juno.service(c, very_old, "web1", deleted=None)
+        juno.service(c, 52, "WEB1")
+    store.compute_node_create({"host": "web1", "hypervisor_hostname": "n1"})
+    (node,) = store.compute_nodes(with_service=True)
+    assert node["service"]["id"] == 52
+    counts = store.service_get_by_host_and_binary("web1", "nova-compute")
+    assert counts["id"] == 52

@@ -202,6 +202,7 @@ def test_interrupted_sync_is_continued(empty: sa.Engine, revision: str) -> None:
             "0002": ["DROP TABLE fleet_batches"],
             "0003": [
                 "ALTER TABLE services DROP COLUMN version",
+                "ALTER TABLE services DROP COLUMN version_incarnation",
                 "ALTER TABLE allocations DROP INDEX ix_allocations_node_id",
             ],
         }
@@ -255,6 +256,36 @@ def test_other_shapes_are_refused_by_name(empty: sa.Engine) -> None:
     with pytest.raises(errors.DatabaseShape, match="services without its companion"):
         migration.sync(empty)
     assert not sa.inspect(empty).has_table(migration.VERSION_TABLE)
+
+
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [(None, "leases"), (None, "allocations"), ("0003", "allocations")],
+)
+def test_anothers_table_of_a_name_we_need_is_refused_before_anything_is_done(
+    empty: sa.Engine, before: str | None, name: str
+) -> None:
+    juno.make(empty)
+    if before is not None:
+        migration.sync(empty, before)
+    with empty.begin() as c:
+        c.execute(sa.text(f"CREATE TABLE {name} (id INTEGER, consumer_id INTEGER)"))
+    tables = set(sa.inspect(empty).get_table_names())
+    for _ in range(2):
+        with pytest.raises(
+            errors.DatabaseShape,
+            match=rf"table {name} that is not ours \(differs in .*consumer_id.*rename",
+        ):
+            migration.sync(empty)
+    assert set(sa.inspect(empty).get_table_names()) == tables
+    assert migration.version(empty) == before
+    with empty.begin() as c:
+        c.execute(sa.text(f"DROP TABLE {name}"))
+    migration.sync(empty)
+    made = sa.inspect(empty)
+    for tables_of in migration._CREATED.values():
+        for table, columns in tables_of.items():
+            assert {column["name"] for column in made.get_columns(table)} == columns
 
 
 def test_services_that_differ_in_case_only(empty: sa.Engine) -> None:

@@ -291,3 +291,19 @@ def test_the_dead_are_down_in_the_end() -> None:
         fleet.run(20)
     fleet.run(60)
     assert fleet.stored("h03") == DOWN
+
+
+@pytest.mark.parametrize(
+    ("age", "said"),
+    [
+        (7, "h00 was registered 7 s ago, by the database's clock, and has not beaten"),
+        (900, "h00 never beat, and was registered 900 s ago by the database's clock"),
+    ],
+)
+def test_a_registration_is_not_told_as_a_beat(age: float, said: str) -> None:
+    granted = verdict.Granted(
+        host="h00", incarnation=None, goodbye=False, stalled=None, forced_down=False,
+        previous=None, beat=verdict.Beat(EPOCH, age, registered_only=True),
+    )  # fmt: skip
+    told = verdict.judge_beat(granted, 0.0, verdict.Heard(), 1.0, POLICY)
+    assert told.evidence.startswith(said)

@@ -61,7 +61,11 @@ def upgrade() -> None:
     indexes = inspector.get_indexes("allocations")
     if not any(index["name"] == NODE_INDEX for index in indexes):
         op.create_index(NODE_INDEX, "allocations", ["node_id"])
-    for table, name in (("compute_nodes", "booking"), ("services", "version")):
-        present = {column["name"] for column in inspector.get_columns(table)}
-        if name not in present:
-            op.add_column(table, count(name))
+    for table, column in (
+        ("compute_nodes", count("booking")),
+        ("services", count("version")),
+        ("services", sa.Column("version_incarnation", sa.Integer)),
+    ):
+        present = {found["name"] for found in inspector.get_columns(table)}
+        if column.name not in present:
+            op.add_column(table, column)
