@@ -152,6 +152,7 @@ def test_ten_hosts_write_nothing_but_the_lease(
     run_mariadb(tmp_path, rabbit_url, redis_url, server, hosts=10, seconds=5)
 
 
+@pytest.mark.slow  # twenty seconds of a gate that has the same on MariaDB
 def test_ten_hosts_write_nothing_but_the_lease_on_postgresql(
     tmp_path: pathlib.Path, rabbit_url: str, redis_url: str, postgresql_url: str
 ) -> None:

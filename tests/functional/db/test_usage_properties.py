@@ -134,7 +134,7 @@ class Node:
 
 
 @hypothesis.settings(
-    max_examples=25,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
