@@ -183,6 +183,8 @@ def live(book: Book, monitor: Monitor, *, hollow: bool) -> dict[str, Any]:
     book.wait("verify", 2)
     reads = book.times("get_by_host_and_nodename")
     book.wait("get_by_host_and_nodename", reads + 1)
+    # That it isn't stalled is said again: the database may have lost it.
+    book.wait("stalled", 1)
     # A rejoin is told by what the backend gets.
     book.agents.rejoin(asking, HOST, 1)
     assert process.stop() == 0
@@ -215,6 +217,7 @@ def test_a_hollow_host_says_what_a_real_one_says(
         *LIFE,
         "verify",
         "get_by_host_and_nodename",
+        "stalled",
     }
     assert any("psetex" in c.lower() for c in real["commands"])
     for what in real:
