@@ -8,6 +8,7 @@ if __name__ == "__main__":
 from collections.abc import Callable
 from collections.abc import Sequence
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -27,12 +28,16 @@ from conductor.db import migration
 from musterbook import conf as musterbook_conf
 from musterbook import errors
 
+LOG = logging.getLogger(__name__)
+
 PROG = "musterbook-manage"
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 #: What a shell reports of a program that writes to a pipe that nobody reads.
 _EXIT_PIPE = 141
+#: Errors of an output that nothing more fits in, or that was closed.
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF}
 _EXIT_CODES = (
     f"Exit codes: {EXIT_OK} done; {EXIT_FAILED} the database can't be reached or "
     f"used; {EXIT_USAGE} the command line or an option can't be used. Commands with "
@@ -124,9 +129,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = conf is not None and conf.debug
         return _fail(exc, code, hint="" if told else " (--debug tells more)")
     except BrokenPipeError:
-        # What is still buffered would be written at the end, and fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return _EXIT_PIPE
+    except Exception as exc:
+        # No code of a finding, or of more to do: a script would go on with it.
+        LOG.debug("unexpected", exc_info=True)
+        return _fail_unexpectedly(conf, exc)
 
 
 def _load(argv: Sequence[str]) -> cfg.ConfigOpts:
@@ -163,7 +171,26 @@ def _fail(exc: errors.MusterbookError, code: int, hint: str = "") -> int:
     return code
 
 
+def _fail_unexpectedly(conf: cfg.ConfigOpts | None, exc: Exception) -> int:
+    what = f"unexpected {type(exc).__name__}: {errors.one_line(str(exc))[:200]}"
+    if isinstance(exc, OSError) and exc.errno in _UNWRITABLE:
+        _discard_output()
+        what = f"the output can't be written: {exc.strerror}"
+    known = conf is not None and conf.category.action in _ALL_COMMANDS
+    sys.stderr.write(f"{PROG}: {what} (--debug tells more)\n")
+    return commands.FAILED if known else EXIT_FAILED
+
+
+def _discard_output() -> None:
+    """Let what is still buffered not be written at the end, and fail again."""
+    if sys.stdout is None:
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _say(line: str) -> None:
+    if sys.stdout is None:  # closed by whoever started us
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     sys.stdout.write(f"{line}\n")
     # An interrupted command ends without a chance to do so; see entry.guard.
     sys.stdout.flush()

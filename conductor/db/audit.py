@@ -193,7 +193,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "duplicates",
         "live nodes that share host and name with an older one (oldest)",
-        "db online_data_migrations keeps one of each",
+        "db online_data_migrations keeps one of each; of those it calls stuck "
+        "somebody decides, see docs/upgrading.md",
         _duplicates,
         key=("oldest", "id"),
         first=(0, 0),
@@ -202,7 +203,8 @@ KINDS: tuple[Kind, ...] = (
         "legacy_nodes",
         "nodes of Juno's shape: host not stored, service_id still there, or usage not "
         "booked in allocations",
-        "db online_data_migrations migrates them",
+        "db online_data_migrations migrates them; of those it calls stuck somebody "
+        "decides, see docs/upgrading.md",
         lambda key: _live_nodes(key, legacy.NODES_LEFT),
     ),
     Kind(

@@ -143,6 +143,7 @@ def make_engine(
         _check_file(parsed)
         engine = _sqlite_engine(parsed, options.get("sqlite_synchronous", True))
     else:
+        _check_parameters(parsed)
         engine = _server_engine(parsed, statement_seconds, options)
     # The values of a failed statement don't belong into logs.
     engine.hide_parameters = True
@@ -189,6 +190,28 @@ def _check_driver(url: sa.URL) -> None:
         raise _refused(
             f"its driver is not installed: pip install 'musterbook[{extra}]'"
         ) from None
+
+
+def _check_parameters(url: sa.URL) -> None:
+    """Let the driver look at the parameters in the URL; it doesn't connect."""
+    if not url.query:
+        return
+    dialect = url.get_dialect()()
+    driver: Any = url.get_dialect().import_dbapi()
+    dialect.dbapi = driver
+    try:
+        _, arguments = dialect.create_connect_args(url)
+        if url.get_backend_name() == "mysql":
+            driver.connections.Connection(**arguments, defer_connect=True)
+        else:
+            driver.extensions.make_dsn(**arguments)
+            int(arguments.get("connect_timeout", 0))
+    except Exception as exc:  # noqa: BLE001 - whatever the driver makes of them
+        names = ", ".join(sorted(url.query))
+        reason = f"has parameters ({names}) that can't be used"
+        if "password" not in url.query:
+            reason += f": {errors.one_line(str(exc))[:120]}"
+        raise _refused(reason) from None
 
 
 def _check_file(url: sa.URL) -> None:

@@ -1,10 +1,12 @@
 """musterbook-manage as an operator calls it."""
 
 import pathlib
+import subprocess
 
 import pytest
 import sqlalchemy as sa
 
+from conductor.commands import check
 from conductor.db import migration
 from tests.functional.db import command as command_line
 
@@ -53,6 +55,38 @@ def test_errors_are_one_line(tmp_path: pathlib.Path, url: str, code: int) -> Non
     assert done.stderr.count("\n") == 1
     assert "s3cret" not in done.stderr.lower()
     assert ("$$" in done.stderr) == ("$" in url)
+
+
+def test_an_output_that_can_not_be_written(
+    sqlite_url: str, tmp_path: pathlib.Path
+) -> None:
+    """No code that a script would take for findings, or for more to do."""
+    assert command_line.manage(tmp_path, sqlite_url, "db", "sync").returncode == 0
+    check = command_line.arguments(tmp_path, sqlite_url, "db", "check", "--json")
+    for redirected in (">/dev/full", ">&-"):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'"$@" {redirected}', "sh", *check],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 3
+        assert done.stderr.startswith("musterbook-manage: the output can't be written")
+        assert done.stderr.count("\n") == 1
+
+
+def test_an_unexpected_error_is_one_line(
+    sqlite_url: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise TypeError("of a row\nthat nobody expected")
+
+    monkeypatch.setattr(check, "run", fail)
+    done = command_line.inside(tmp_path, sqlite_url, "db", "check")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("musterbook-manage: unexpected TypeError: of a row")
+    assert done.stderr.count("\n") == 1
 
 
 def test_help_tells_the_exit_codes(tmp_path: pathlib.Path) -> None:
