@@ -75,9 +75,13 @@ class DelayingProxy:
         while True:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target), 5)
             except OSError:
                 return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target), 5)
+            except OSError:
+                client.close()  # this one; the next may find the server again
+                continue
             server.settimeout(None)
             self._sockets += [client, server]
             self._threads.append(self._spawn(self._pump, client, server, False))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import time
 from typing import Any
 
 from kombu import connection as kombu_connection
+from kombu.transport import pyamqp
 import psutil
 import sqlalchemy as sa
 
@@ -192,6 +194,26 @@ class Lab:
         """Start a conductor."""
         config = self.config(name, {"host": name})
         return self.run("conductor.main", "--config-file", config, name=name)
+
+    def wait_serving(self, *names: str, timeout: float = 120.0) -> None:
+        """Wait until these conductors serve, as all do whose start is over.
+
+        One that is slower than the other isn't missed by anybody: hosts may be up
+        before its start has come to the database or the broker.
+        """
+        wanted = self.workers
+        for queue in (f"conductor.{name}" for name in names):
+            util.wait_until(
+                functools.partial(self._is_read, queue, wanted),
+                timeout,
+                f"{wanted} consumers of {queue}",
+            )
+
+    def _is_read(self, queue: str, wanted: int) -> bool:
+        # The broker may have gone for a moment.
+        with contextlib.suppress(*pyamqp.Transport.connection_errors):
+            return consumers(self.rabbit, queue) == wanted
+        return False
 
     def start_agent(
         self, host: str, nodes: Mapping[str, Any] | None = None, file: str = ""

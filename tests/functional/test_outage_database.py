@@ -61,6 +61,7 @@ def lab(
             made.start_conductor(name)
         for host in HOSTS:
             made.start_agent(host)
+        made.wait_serving("c1", "c2")
         outages.wait_well(made, dict.fromkeys(HOSTS, labs.NODE["memory_mb"]))
         yield made
 
@@ -203,6 +204,7 @@ def slow_lab(
                 made.start_conductor(name)
             for host in HOSTS:
                 made.start_agent(host)
+            made.wait_serving("c1", "c2")
             outages.wait_well(made, dict.fromkeys(HOSTS, labs.NODE["memory_mb"]))
             yield made, between
     finally:
@@ -254,7 +256,10 @@ def make_slow(
     # Begin and end, not each try. The load goes on for a moment: it may make a save
     # fail once more.
     for daemon in daemons:
-        util.wait_until(lambda told=daemon: in_turns(told.errors()))  # type: ignore[misc]
+        util.wait_until(
+            lambda told=daemon: in_turns(told.errors()),  # type: ignore[misc]
+            outages.BUSY,
+        )
     assert "not saved, trying again" in next(
         daemon.errors() for daemon in daemons if daemon.err.stem == "web1"
     )
@@ -307,6 +312,7 @@ def split_lab(
             made.start_conductor("c1")
             made.database = direct
             made.start_agent("web1")
+            made.wait_serving("c1", "c2")
             outages.wait_well(made, {"web1": labs.NODE["memory_mb"]})
             yield made, between
     finally:

@@ -1,7 +1,10 @@
 """A-INV-1 and Nova's bugs about nodes that exist twice, come back, or go wrongly."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
+import functools
 import threading
+import time
 from typing import Any
 import uuid
 
@@ -24,6 +27,7 @@ from objects import compute_node
 from objects import service as service_obj
 from objects import store as object_store
 from tests import rpc_lab
+from tests import util
 from tests.functional.db import juno
 from tests.functional.db import test_store_nodes
 
@@ -273,7 +277,11 @@ def test_ten_deadlocks_in_a_row_are_named(
 def check_savers_among_lockers(
     store: db_store.DatabaseStore, engine: sa.Engine, seconds: float, period: float
 ) -> None:
-    """Let three save while two sessions lock their rows in opposite order."""
+    """Let three save while two sessions lock their rows in opposite order.
+
+    :param seconds: at least; and until everybody had a turn, as a deadlock's victim
+        may be the same session for a while
+    """
     rows = [
         store.compute_node_create(VALUES | {"hypervisor_hostname": f"n{i}"})
         for i in range(3)
@@ -281,6 +289,7 @@ def check_savers_among_lockers(
     ids = [row["id"] for row in rows]
     over = threading.Event()
     saves = [0, 0, 0]
+    locks = [0, 0]
 
     def save(which: int) -> tuple[int, int]:
         """Save until the time is over, and then until a save has succeeded."""
@@ -302,30 +311,34 @@ def check_savers_among_lockers(
             over.wait(period)
         return sent, busy
 
-    def lock(order: list[int]) -> int:
-        held = 0
+    def lock(which: int) -> None:
         table = models.compute_nodes
         other = sa.create_engine(engine.url, poolclass=sa.NullPool)
         while not over.is_set():
             try:
                 with other.begin() as connection:
-                    for node_id in order:
+                    for node_id in ids[:: -1 if which else 1]:
                         change = table.update().where(table.c.id == node_id)
                         connection.execute(change.values(metrics="locked"))
-                held += 1
+                locks[which] += 1
             except sa.exc.DBAPIError:
                 pass  # the deadlock's victim was this one
             over.wait(0.01)  # lock without pause, and SQLite lets nobody else in
-        return held
 
-    timer = threading.Timer(seconds, over.set)
-    timer.start()
-    outcomes = test_store_nodes.at_once(
-        5, lambda i: save(i) if i < 3 else lock(ids[:: 1 if i == 3 else -1])
-    )
-    timer.join()
-    assert not [o for o in outcomes if isinstance(o, Exception)], outcomes
-    assert all(outcomes[3:]), "nobody locked anything"
+    def watch() -> None:
+        time.sleep(seconds)  # the length of it, not a wait for anything
+        try:
+            util.wait_until(
+                lambda: min(locks) > 0 and min(saves) > 1, 100.0, "a turn of everybody"
+            )
+        finally:
+            over.set()
+
+    work: list[Callable[[], Any]] = [functools.partial(save, i) for i in range(3)]
+    work += [functools.partial(lock, 0), functools.partial(lock, 1), watch]
+    outcomes = test_store_nodes.at_once(len(work), lambda i: work[i]())
+    assert not [o for o in outcomes if isinstance(o, Exception)], (outcomes, locks)
+    assert min(locks) > 0
     assert min(saves) > 1
     for row, (sent, _) in zip(rows, outcomes[:3], strict=True):
         assert store.compute_node_get(id=row["id"])["vcpus"] == sent
