@@ -15,8 +15,10 @@ import pytest
 
 from tests import keeper
 from tests import process
+from tests import whole_run
 
 _KEEPER = pytest.StashKey[keeper.Keeper]()
+_COMPLAINT = pytest.StashKey[str]()
 _S = TypeVar("_S", bound=process.Server)
 
 # What a test finds doesn't depend on how busy the machine is.
@@ -44,6 +46,22 @@ def same_root_level() -> Iterator[None]:
 def pytest_configure_node(node: Any) -> None:
     """Tell a new worker of pytest-xdist where the keeper is."""
     node.workerinput["keeper"] = str(node.config.stash[_KEEPER].address)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a whole run in CI that didn't prove what it is for; see tests.whole_run."""
+    if _KEEPER in session.config.stash:
+        kept = session.config.stash[_KEEPER]
+        said = whole_run.complaint(session.config, kept)
+        if said is not None:
+            session.config.stash[_COMPLAINT] = said
+            whole_run.fail(session)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say why."""
+    if _COMPLAINT in config.stash:
+        whole_run.tell(terminalreporter, config.stash[_COMPLAINT])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -54,6 +54,14 @@ class Keeper:
             self._thread.join()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def info(self, kind: str) -> str | None:
+        """Return what the server of a kind says of its use; None: nobody asked for it.
+
+        Only while no test runs.
+        """
+        room = self._rooms.get(kind)
+        return None if room is None else room.info()
+
     def _serve(self) -> None:
         try:
             with self._listener:
@@ -108,6 +116,13 @@ class _Room:
     def submit(self, connection: socket.socket, request: dict[str, Any]) -> None:
         """Answer a request later, and close the connection."""
         self._thread.submit(self._reply, connection, request)
+
+    def info(self) -> str | None:
+        """Return what the server says of its use; None: it doesn't run."""
+        return self._thread.submit(self._info).result(_REQUEST_SECONDS)
+
+    def _info(self) -> str | None:
+        return self._server.info() if isinstance(self._server, servers.Redis) else None
 
     def close(self) -> None:
         """End the server after the answers to what was asked before."""

@@ -267,6 +267,15 @@ class Redis(process.Server):
             return answers
         return self._ask(*commands)
 
+    def info(self) -> str:
+        """Return how often each command came since the start (INFO commandstats)."""
+        with socket.create_connection(("127.0.0.1", self.port), 2) as connection:
+            connection.settimeout(2)
+            connection.sendall(b"INFO commandstats\r\n")
+            with connection.makefile("rb") as answer:
+                size = int(answer.readline().removeprefix(b"$"))
+                return answer.read(size).decode()
+
     def _ask(self, *commands: str) -> list[str]:
         address = ("127.0.0.1", self.port)
         with socket.create_connection(address, timeout=2) as connection:

@@ -6,8 +6,8 @@ import pytest
 import sqlalchemy as sa
 
 from conductor.db import engine as db_engine
-from conductor.db import migration
 from conductor.db import store as db_store
+from tests import schema
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def empty(database_url: str) -> Iterator[sa.Engine]:
 @pytest.fixture
 def engine(empty: sa.Engine) -> sa.Engine:
     """Return an engine on a database of today's shape."""
-    migration.sync(empty)
+    schema.make(empty)
     return empty
 
 
