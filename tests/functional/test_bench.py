@@ -106,9 +106,16 @@ def test_small_liveness(tmp_path: pathlib.Path) -> None:
     assert found["ratios"]["50"]["read"] == ratio
 
 
+# rpc_get is rpc_pair's measurement with another method: rpc_save goes through all of
+# it, and has a bound of its own besides.
 @pytest.mark.parametrize(
     "name",
-    sorted(catalogue.BENCHES.keys() - {"by_host", "join", "liveness", "rpc_stop"}),
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "rpc_get" else [])
+        for name in sorted(
+            catalogue.BENCHES.keys() - {"by_host", "join", "liveness", "rpc_stop"}
+        )
+    ],
 )
 def test_small(name: str, tmp_path: pathlib.Path) -> None:
     found = figures(name, tmp_path)

@@ -61,7 +61,8 @@ def test_fifty_hosts(lab: labs.Lab) -> None:
     # As many agents have ten each.
     assert psutil.Process(hollow.popen.pid).num_threads() < 80
 
-    watch(lab, 50, 20)
+    # Longer than it takes to miss a host that has ceased to beat, and to call it down.
+    watch(lab, 50, labs.MEMBER_TIMEOUT + labs.SERVICE_DOWN_TIME)
 
     agents = compute_rpcapi.ComputeAPI(lab.transport, 3.0)
     asking = context.service_context()

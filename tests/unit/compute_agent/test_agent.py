@@ -20,7 +20,6 @@ from conductor import manager
 from conductor import rpcapi as conductor_rpcapi
 from conductor.db import engine as db_engine
 from conductor.db import liveness
-from conductor.db import migration
 from conductor.db import store as db_store
 from musterbook import conf as conf_module
 from musterbook import context
@@ -33,6 +32,7 @@ from musterbook.servicegroup import traits
 from objects import base
 from objects import service as service_obj
 from objects import store
+from tests import schema
 from tests import util
 
 NODE = {"vcpus": 8, "memory_mb": 16384, "local_gb": 200}
@@ -82,7 +82,7 @@ class World:
         self.seen: list[str] = []
         self.url = f"inproc:///{uuid.uuid4()}"
         self.engine = db_engine.make_engine(f"sqlite:///{folder}/a.sqlite")
-        migration.sync(self.engine)
+        schema.make(self.engine)
         self.records = liveness.LivenessStore(self.engine)
         self.transport = rpc.make_transport(self.conf("conductor"))
         self.api = conductor_rpcapi.ConductorAPI(self.transport, 10.0)

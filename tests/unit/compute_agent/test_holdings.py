@@ -21,12 +21,12 @@ from compute_agent.inventory import bounded
 from compute_agent.inventory import source
 from conductor.db import engine as db_engine
 from conductor.db import liveness
-from conductor.db import migration
 from conductor.db import store as db_store
 from musterbook import conf as conf_module
 from musterbook import errors
 from musterbook.context import Grant
 from objects import store as object_store
+from tests import schema
 from tests.functional.db import juno
 from tests.unit.compute_agent import test_resource_tracker
 
@@ -83,7 +83,7 @@ class Book:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.engine = db_engine.make_engine(f"sqlite:///{folder}/a.sqlite")
-        migration.sync(self.engine)
+        schema.make(self.engine)
         self.store = db_store.DatabaseStore(self.engine)
         self.records = liveness.LivenessStore(self.engine)
         self.clock = Clock()

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from conductor import grounds
 from conductor.db import engine as db_engine
 from conductor.db import liveness
-from conductor.db import migration
 from conductor.db import models
+from tests import schema
 
 _S = models.services
 UP: dict[str, Any] = {
@@ -26,7 +26,7 @@ class Table:
 
     def __init__(self, url: str) -> None:
         self.engine = db_engine.make_engine(url)
-        migration.sync(self.engine)
+        schema.make(self.engine)
         self.store = liveness.LivenessStore(self.engine)
         self.full = 0
         granted = self.store.granted

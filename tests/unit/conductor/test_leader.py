@@ -17,7 +17,6 @@ from conductor import leader
 from conductor import pings
 from conductor.db import engine as db_engine
 from conductor.db import liveness
-from conductor.db import migration
 from conductor.db import store as db_store
 from musterbook import errors
 from musterbook.servicegroup import driver as group_driver
@@ -25,6 +24,7 @@ from musterbook.servicegroup import tooz_driver
 from musterbook.servicegroup import traits
 from musterbook.servicegroup import url as group_url
 from musterbook.servicegroup import verdict
+from tests import schema
 from tests import util
 
 POLICY = verdict.Policy(
@@ -75,7 +75,7 @@ class World:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.engine = db_engine.make_engine(f"sqlite:///{folder}/l.sqlite")
-        migration.sync(self.engine)
+        schema.make(self.engine)
         self.store = liveness.LivenessStore(self.engine)
         self.group = Group()
         self.answers: dict[str, int] = {}
