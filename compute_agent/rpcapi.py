@@ -37,6 +37,7 @@ class ComputeAPI:
             _FIRST,
             rpc.ContextSerializer(base.ObjectSerializer()),
             unavailable=_unavailable,
+            not_there=_not_there,
             timeout=timeout,
             pin=pin,
         )
@@ -50,7 +51,8 @@ class ComputeAPI:
     ) -> dict[str, Any]:
         """Return ``process_uuid`` and ``incarnation`` of the host's agent.
 
-        :raises AgentUnavailable: it didn't answer in time, or there is none
+        :raises AgentUnavailable: it didn't answer in time
+        :raises AgentNotThere: the broker has no queue of it
         :raises AgentNotAsked: the broker can't be reached
         """
         with _naming(host):
@@ -83,6 +85,10 @@ def _naming(host: str) -> Iterator[None]:
         yield
     except errors.AgentUnavailable as exc:
         raise type(exc)(None, **exc.kwargs | {"host": host}) from None
+
+
+def _not_there(method: str, seconds: float) -> errors.MusterbookError:
+    return errors.AgentNotThere(method=method, seconds=seconds)
 
 
 def _unavailable(method: str, seconds: float, asked: bool) -> errors.MusterbookError:

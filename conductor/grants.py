@@ -3,7 +3,8 @@
 A process that was granted a host keeps it as long as it answers. The newcomer takes
 nothing from the host's queue before it is granted, so that an answer to a ping can
 only come from a process that was granted the host before. Only silence lets a newcomer
-in: somebody who was asked and didn't answer, or a broker that knows of nobody there.
+in: somebody who was asked and didn't answer, or a broker that has known of nobody there
+for long enough.
 
 A host that was renamed takes its nodes along, if nobody serves its former name.
 """
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 import contextlib
 import dataclasses
 import threading
+import time
 from typing import Any
 
 from oslo_log import log as logging
@@ -33,6 +35,12 @@ _ATTEMPTS = 5
 #: executor_thread_pool_size) for up to ping_timeout; after a power failure every host
 #: of the fleet says hello, and the rest of the conductor's work must go on.
 PINGS_AT_ONCE = 16
+#: Seconds for which a broker may not know of an agent that lives: one that comes back
+#: to a restarted broker waits for up to 9 s (see musterbook.rpc.transport), and one
+#: that was granted its host just now is about to listen.
+SETTLE_SECONDS = 10.0
+#: Seconds after which such a time begins anew.
+_FORGET_SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,16 +60,21 @@ class Granter:
     :param store: the liveness records
     :param ping: asks a host's agent and returns its answer, which has the process's
         ``process_uuid``; bounded in time. Raises AgentUnavailable when nobody
-        answers, AgentNotAsked when nobody could be asked
+        answers, AgentNotThere when the broker knows of nobody, AgentNotAsked when
+        nobody could be asked
+    :param settle: seconds for which the broker must have known of nobody, before that
+        says that nobody is there
     """
 
     def __init__(
         self,
         store: liveness.LivenessStore,
         ping: Callable[[RequestContext, str], Mapping[str, Any]],
+        settle: float = SETTLE_SECONDS,
     ) -> None:
         self._store = store
         self._ping = ping
+        self._absences = _Absences(settle)
         self._pings = threading.BoundedSemaphore(PINGS_AT_ONCE)
 
     def hello(
@@ -92,7 +105,8 @@ class Granter:
         """
         for _ in range(_ATTEMPTS):
             known = self._store.known(host, service_obj.COMPUTE_BINARY)
-            self._refuse_if_taken(context, host, known, process_uuid)
+            if known is not None and not known.is_of(process_uuid, secret):
+                self._refuse_if_taken(context, known, process_uuid)
             claim = self._claim(context, formerly)
             try:
                 incarnation = self._store.grant(
@@ -128,18 +142,12 @@ class Granter:
     def _refuse_if_taken(
         self,
         context: RequestContext,
-        host: str,
-        known: liveness.KnownService | None,
+        known: liveness.KnownService,
         process_uuid: str,
     ) -> None:
-        if (
-            known is None
-            or known.incarnation is None
-            or known.said_goodbye
-            or known.process_uuid == process_uuid
-        ):
+        if known.incarnation is None or known.said_goodbye:
             return
-        if self._answers(context, known):
+        if self._answers(context, known, process_uuid):
             LOG.warning(
                 "Host %s: refused process %s, process %s serves it and answers",
                 known.host,
@@ -220,13 +228,26 @@ class Granter:
                 )
         return [[uuid, owner] for uuid, owner in found]
 
-    def _answers(self, context: RequestContext, known: liveness.KnownService) -> bool:
-        """Return whether the process that has the grant may be alive."""
+    def _answers(
+        self,
+        context: RequestContext,
+        known: liveness.KnownService,
+        newcomer: str | None = None,
+    ) -> bool:
+        """Return whether the process that has the grant may be alive.
+
+        :param newcomer: uuid of the process that asks for it
+        :raises AgentNotAsked: that can't be told now
+        """
         try:
             with self._one_of_few(known.host):
                 answer = self._ping(context, known.host)
         except errors.AgentNotAsked:
             raise
+        except errors.AgentNotThere:
+            if not known.down:
+                self._absences.check(known.host)
+            return False
         except errors.AgentUnavailable:
             return False
         except errors.MusterbookError as exc:
@@ -234,7 +255,14 @@ class Granter:
             LOG.warning("Host %s: ping answered oddly: %s", known.host, exc.message)
             return True
         uuid = answer.get("process_uuid") if isinstance(answer, Mapping) else None
-        return uuid is None or uuid == known.process_uuid
+        if uuid in (None, known.process_uuid):
+            return True
+        if uuid == newcomer:
+            return False  # it serves the host, and the database has forgotten it
+        # A process that was superseded hears the same queue until it notices.
+        raise errors.AgentNotAsked(
+            host=known.host, method="ping", reason="a process without a grant answers"
+        )
 
     @contextlib.contextmanager
     def _one_of_few(self, host: str) -> Iterator[None]:
@@ -249,3 +277,39 @@ class Granter:
             yield
         finally:
             self._pings.release()
+
+
+class _Absences:
+    """Since when the broker knows of no agent of a host; any thread may ask.
+
+    :param settle: seconds until that means that there is none
+    """
+
+    def __init__(self, settle: float) -> None:
+        self._settle = settle
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[float, float]] = {}  # host to first and last time
+
+    def check(self, host: str) -> None:
+        """Note that the broker knows of nobody; return if it has for long enough.
+
+        :raises AgentNotAsked: it hasn't
+        """
+        now, key = time.monotonic(), names.fold(host)
+        with self._lock:
+            self._seen = {
+                h: times
+                for h, times in self._seen.items()
+                if now - times[1] < _FORGET_SECONDS
+            }
+            first = self._seen.get(key, (now, now))[0]
+            lasted = now - first
+            if lasted >= self._settle:
+                self._seen.pop(key, None)
+                return
+            self._seen[key] = first, now
+        raise errors.AgentNotAsked(
+            host=host,
+            method="ping",
+            reason=f"it may be about to listen, wait for {self._settle - lasted:.1f} s",
+        )

@@ -92,6 +92,9 @@ class Leader:
         self._term: int | None = None
         self._lease_due = 0.0
         self._lease_until = 0.0
+        self._proven = True  # whether a look succeeded since the lease was taken
+        self._rival: liveness.LeaseMark | None = None
+        self._rival_since = 0.0
         self._watch = steady.Steady(policy)
         self._recalled = False
         self._grounds = grounds.Reader(store)
@@ -131,6 +134,7 @@ class Leader:
         try:
             if self._leads(now):
                 self._look()
+                self._renew(now)
         except errors.MusterbookError as exc:
             self._note_failure(errors.kind(exc), exc.message)
         except Exception as exc:
@@ -165,17 +169,72 @@ class Leader:
     # -- the lease -----------------------------------------------------------------
 
     def _leads(self, now: float) -> bool:
-        """Return whether this process leads now, renewing the lease when due."""
-        if now < self._lease_due:
-            return self._term is not None and now < self._lease_until
+        """Return whether this process leads now; ask for the lease when due."""
+        held = self._term is not None and now < self._lease_until
+        if held or now < self._lease_due:
+            return held
+        if self._term is not None and not self._proven:
+            self._stand_back(now)
+            return False
+        self._ask(now, looked=False)
+        return self._term is not None
+
+    def _renew(self, now: float) -> None:
+        """Renew the lease if due, after a look that succeeded.
+
+        Never before: the age of the lease is the age of what is answered, and who
+        can't look has to leave it to somebody who can.
+        """
+        self._proven = True
+        if self._term is not None and now >= self._lease_due:
+            self._ask(time.monotonic(), looked=True)
+
+    def _ask(self, now: float, *, looked: bool) -> None:
+        """Take, keep or renew the lease; ``now`` is before the question.
+
+        :param looked: the fleet was looked at just now
+        """
         seconds = self._timing.lease_interval * LEASE_INTERVALS
-        term = self._store.acquire(liveness.LEASE, self._owner, seconds)
+        term = self._store.acquire(
+            liveness.LEASE, self._owner, seconds, looked, self._overdue(now, seconds)
+        )
         # Counted from before the question: never longer than the database's count.
         self._lease_until = now + seconds
         self._lease_due = now + self._timing.lease_interval
+        if term is None:
+            self._watch_rival(now)
+        elif not looked:
+            self._proven = False
+            self._lease_due = now  # once a look has succeeded
         if term != self._term:
             self._change_term(term)
-        return term is not None
+
+    def _watch_rival(self, now: float) -> None:
+        mark = self._store.lease_mark(liveness.LEASE)
+        if mark != self._rival:
+            self._rival, self._rival_since = mark, now
+
+    def _overdue(self, now: float, seconds: float) -> liveness.LeaseMark | None:
+        """Return the other's lease if it wasn't renewed for all its time.
+
+        On this process's clock: the database's may have been set back, or be another
+        server's, and would give a dead leader as long as it lags.
+        """
+        lasted = now - self._rival_since
+        return self._rival if self._rival is not None and lasted >= seconds else None
+
+    def _stand_back(self, now: float) -> None:
+        """Leave the lease to others for its length: it has been held for nothing."""
+        seconds = self._timing.lease_interval * LEASE_INTERVALS
+        LOG.warning(
+            "Leader: no look at the fleet succeeded for %.0f s; leaving it to another "
+            "conductor",
+            seconds,
+        )
+        term = self._term
+        self._lease_due, self._lease_until = now + seconds, 0.0
+        self._change_term(None)
+        self._store.release(liveness.LEASE, self._owner, term)
 
     def _change_term(self, term: int | None) -> None:
         if term is not None:
@@ -292,7 +351,10 @@ class Leader:
             if freezes is None
             else {s: (f.cause.value, f.evidence) for s, f in freezes.items()},
         ):
-            self._lease_due = 0.0  # the lease is lost or late: ask for it at once
+            # The lease is lost or late: ask for it at once. What was decided is not
+            # stored, so the next look must not take it for known.
+            self._lease_due = self._lease_until = 0.0
+            self._grounds.doubt()
             return
         _log(transitions, frozen if changed else None, thawed=bool(self._causes))
         self._causes = causes

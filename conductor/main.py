@@ -165,7 +165,7 @@ def build(
     records = liveness.LivenessStore(engine)
     pin = _compute_pin(conf.upgrade_levels.compute, records)
     agents = compute_rpcapi.ComputeAPI(transport, conf.conductor.ping_timeout, pin)
-    granter = grants.Granter(records, agents.ping)
+    granter = grants.Granter(records, agents.ping, _settle(conf))
     server = manager.make_server(
         transport, conf.host, manager.ConductorManager(granter, records)
     )
@@ -196,6 +196,12 @@ def build(
         LeaderPart(standing, take_up),
         GroupPart(lambda: factory.make_driver(conf, f"probe-{owner}")),
     ]
+
+
+def _settle(conf: cfg.ConfigOpts) -> float:
+    """Return for how many seconds the transport may not know of a living agent."""
+    # Within one process there is nothing to come back to.
+    return 0.0 if rpc.is_inproc(conf.transport_url) else grants.SETTLE_SECONDS
 
 
 def _compute_pin(pinned: str | None, records: liveness.LivenessStore) -> rpc.Pin:

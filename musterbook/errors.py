@@ -264,6 +264,17 @@ class AgentUnavailable(MusterbookError):
     template = "the agent of host {host} did not answer {method} within {seconds} s"
 
 
+class AgentNotThere(AgentUnavailable):
+    """The broker has no queue of the host's agent. Facts: host, method, seconds.
+
+    Nobody serves the host, or somebody is about to: just granted, or finding its way
+    back to a broker that was restarted.
+    """
+
+    code = "agent-not-there"
+    template = "the broker has no queue of the agent of host {host} for {method}"
+
+
 class AgentNotAsked(AgentUnavailable):
     """The agent of a host couldn't be asked. Facts: host, method, reason.
 

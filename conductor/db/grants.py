@@ -92,6 +92,7 @@ class KnownService:
     :ivar host: as stored, which may differ in case from what was asked
     :ivar incarnation: the one granted last; None: none ever
     :ivar up: the leader sees it, and no operator says otherwise
+    :ivar down: the leader says so
     """
 
     host: str
@@ -99,6 +100,16 @@ class KnownService:
     process_uuid: str | None
     said_goodbye: bool
     up: bool = False
+    down: bool = False
+    secret_hash: str | None = dataclasses.field(default=None, repr=False)
+
+    def is_of(self, process_uuid: str, secret: str) -> bool:
+        """Return whether it is this process that has the grant.
+
+        The uuid alone proves nothing: logs and errors tell it.
+        """
+        same = self.process_uuid == process_uuid
+        return same and _matches(self.secret_hash, secret)
 
 
 class Settles(Protocol):
@@ -122,7 +133,9 @@ class GrantStore:
         """Return what is stored about the live service, None if there is none."""
         if not limits.storable(host):
             return None
-        found = retry.read(self._engine, lambda c: services.find(c, host, binary))
+        found = retry.read(
+            self._engine, lambda c: services.find(c, host, binary, secret=True)
+        )
         if found is None:
             return None
         return KnownService(
@@ -131,6 +144,8 @@ class GrantStore:
             process_uuid=found["process_uuid"],
             said_goodbye=found["goodbye_at"] is not None,
             up=found["state"] == "up" and not found["forced_down"],
+            down=found["state"] == "down" and not found["forced_down"],
+            secret_hash=found["secret_hash"],
         )
 
     def grant(
@@ -279,7 +294,7 @@ def _first_grant(
     connection: sa.Connection, values: dict[str, str | int | None], had: int | None
 ) -> int:
     """Insert the service as suspect: granted, and not seen in the group yet."""
-    incarnation = (had or 0) + 1
+    incarnation = max(had or 0, _highest(connection, values)) + 1
     verdict = _verdict_at_hello(had)
     result = connection.execute(
         _T.insert().values(
@@ -296,6 +311,17 @@ def _first_grant(
         connection, verdict, rows.inserted_id(result), about, None, incarnation
     )
     return incarnation
+
+
+def _highest(connection: sa.Connection, values: dict[str, str | int | None]) -> int:
+    """Return the last incarnation of deleted services of this name, 0 if none.
+
+    A process that was granted it may still be in the group.
+    """
+    query = sa.select(sa.func.max(_T.c.incarnation)).where(
+        types.same_name(_T.c.host, values["host"]), _T.c.binary == values["binary"]
+    )
+    return int(connection.execute(query).scalar() or 0)
 
 
 def _verdict_at_hello(had: int | None) -> dict[str, str]:

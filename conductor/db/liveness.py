@@ -15,6 +15,7 @@ GrantConflict = grants.GrantConflict
 KnownService = grants.KnownService
 GrantedRow = verdicts.GrantedRow
 Outlook = verdicts.Outlook
+LeaseMark = verdicts.LeaseMark
 Claim = node_moves.Claim
 Unsettled = verdicts.Unsettled
 without_twins = verdicts.without_twins

@@ -464,7 +464,7 @@ leases = sa.Table(
         "renewed_at",
         types.UtcDateTime(),
         nullable=False,
-        doc="when its holder last renewed it, by the database's clock",
+        doc="when its holder last looked at the fleet, by the database's clock",
     ),
     sa.Column(
         "expires_at",

@@ -184,14 +184,22 @@ class ServiceStore:
 
 
 def find(
-    connection: sa.Connection, host: str, binary: str, *, lock: bool = False
+    connection: sa.Connection,
+    host: str,
+    binary: str,
+    *,
+    lock: bool = False,
+    secret: bool = False,
 ) -> rows.Stored | None:
     """Return the stored row of the live service of this host and binary.
 
     Very old rows have NULL in ``deleted``, which their unique key doesn't guard:
     of several the row with a 0 counts, then the oldest.
+
+    :param lock: until the transaction ends; the row then has the secret's hash
+    :param secret: it has that without a lock
     """
-    query = sa.select(*_T.c if lock else _COLUMNS).where(
+    query = sa.select(*_T.c if lock or secret else _COLUMNS).where(
         types.same_name(_T.c.host, host), _T.c.binary == binary, models.live(_T)
     )
     if lock:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import dataclasses
 import datetime
 from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -24,6 +25,9 @@ _L = models.leases
 _S = models.services
 _F = models.freezes
 _H = models.transitions
+_MARK = (_L.c.owner, _L.c.term, _L.c.expires_at)
+#: Seconds by which the database's clock may go back unnoticed.
+_SET_BACK = 1.0
 _BATCH = 500
 _CAUSE = 255
 #: State and cause of a host that is held for flapping, and the cause that ends it.
@@ -112,13 +116,22 @@ class PastTransition:
 class Outlook:
     """How far the stored verdicts can be believed.
 
-    :ivar lease_age: seconds since the lease was renewed; None: never taken
+    :ivar lease_age: seconds since a look at the fleet, after which the lease was
+        renewed; None: never taken
     :ivar freezes: scope ('' is the fleet, else a zone), cause, since, evidence
     """
 
     lease_fresh: bool
     lease_age: float | None
     freezes: list[tuple[str, str, datetime.datetime, str | None]]
+
+
+class LeaseMark(NamedTuple):
+    """What changes whenever a lease is renewed or changes hands."""
+
+    owner: str
+    term: int
+    expires_at: datetime.datetime
 
 
 class VerdictStore:
@@ -129,39 +142,57 @@ class VerdictStore:
 
     # -- lease ---------------------------------------------------------------------
 
-    def acquire(self, name: str, owner: str, seconds: float) -> int | None:
+    def acquire(
+        self,
+        name: str,
+        owner: str,
+        seconds: float,
+        looked: bool = True,
+        overdue: LeaseMark | None = None,
+    ) -> int | None:
         """Take or renew a lease for so many seconds; return its term if it's ours.
 
         The term rises with each new owner; renewing, also a lease of ours that
         nobody took since it ran out, keeps it. Standing by writes nothing.
 
         :param owner: unique to this process and start
+        :param looked: the fleet was looked at just now: the outlook's age begins anew
+        :param overdue: another's lease to take though the database's clock says that
+            it still runs, if it is the one that is stored
         """
 
         def work(connection: sa.Connection) -> int | None:
             found = connection.execute(
-                sa.select(_L.c.owner, _L.c.term, _L.c.expires_at > types.now()).where(
+                sa.select(*_MARK, _L.c.expires_at > types.now()).where(
                     _L.c.name == name
                 )
             ).first()
-            fresh = {"renewed_at": types.now(), "expires_at": types.later(seconds)}
+            fresh: dict[str, Any] = {"expires_at": types.later(seconds)}
+            if looked or found is None:
+                fresh["renewed_at"] = types.now()
             if found is None:
                 first = {"name": name, "owner": owner, "term": 1}
                 connection.execute(_L.insert().values(first | fresh))
                 return 1
-            holder, stored_term, valid = found
-            if valid and holder != owner:
+            mark, valid = LeaseMark(*found[:3]), found[3]
+            if valid and mark.owner != owner and mark != overdue:
                 return None
-            term = int(stored_term) + (holder != owner)
-            seen = [_L.c.name == name, _L.c.owner == holder, _L.c.term == stored_term]
-            if holder != owner:
-                seen.append(_L.c.expires_at <= types.now())
+            term = mark.term + (mark.owner != owner)
+            seen = [_L.c.name == name, _L.c.owner == mark.owner, _L.c.term == mark.term]
+            if mark.owner != owner:
+                seen.append(_L.c.expires_at == mark.expires_at)
             won = connection.execute(
                 _L.update().where(*seen).values({"owner": owner, "term": term} | fresh)
             ).rowcount
             return term if won else None
 
         return retry.run(self._engine, work, again_on_duplicate=True)
+
+    def lease_mark(self, name: str) -> LeaseMark | None:
+        """Return who holds a lease and until when, None if nobody ever did."""
+        query = sa.select(*_MARK).where(_L.c.name == name)
+        found = retry.read(self._engine, lambda c: c.execute(query).first())
+        return None if found is None else LeaseMark(*found)
 
     def release(self, name: str, owner: str, term: int | None = None) -> None:
         """Give a lease up, if it's still this owner's.
@@ -198,9 +229,11 @@ class VerdictStore:
             # No leader ever, so nobody who could have frozen anything.
             return Outlook(lease_fresh=False, lease_age=None, freezes=[])
         now, renewed_at, fresh = found[0][:3]
-        age = max(0.0, (now - renewed_at).total_seconds())
+        age = (now - renewed_at).total_seconds()
+        # A lease out of the future runs for as long as the clock was set back.
+        fresh = bool(fresh) and age >= -_SET_BACK
         freezes = [tuple(row[3:]) for row in found if row[3] is not None]
-        return Outlook(lease_fresh=bool(fresh), lease_age=age, freezes=freezes)
+        return Outlook(lease_fresh=fresh, lease_age=max(0.0, age), freezes=freezes)
 
     # -- verdicts ------------------------------------------------------------------
 

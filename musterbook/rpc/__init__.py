@@ -15,6 +15,7 @@ from musterbook.rpc.server import exposed
 from musterbook.rpc.server import Server
 from musterbook.rpc.shared import SharedServer
 from musterbook.rpc.transport import check
+from musterbook.rpc.transport import is_inproc
 from musterbook.rpc.transport import list_opts
 from musterbook.rpc.transport import make_transport
 from musterbook.rpc.transport import OPTS
@@ -32,6 +33,7 @@ __all__ = [
     "Transport",
     "check",
     "exposed",
+    "is_inproc",
     "list_opts",
     "make_transport",
     "register_options",

@@ -31,6 +31,8 @@ class Client:
         message didn't leave because the broker is lost or the transport closed, or was
         lost while the answer was waited for, True when it was sent and not answered, or
         the broker says that nobody is there
+    :param not_there: makes it when the broker has no queue of the server that was
+        named, from the method and the seconds; None: as nobody's answer
     :param timeout: seconds a call waits for its answer; may be set anew at any time
     :param pin: how new a version of the interface may be spoken; None: any
     """
@@ -44,8 +46,10 @@ class Client:
         unavailable: Callable[[str, float, bool], errors.MusterbookError],
         timeout: float,
         pin: rpc_pin.Pin | None = None,
+        not_there: Callable[[str, float], errors.MusterbookError] | None = None,
     ) -> None:
         self.timeout = timeout
+        self._not_there = not_there
         self._pin = pin
         self._unavailable = unavailable
         self._client = oslo_messaging.get_rpc_client(
@@ -148,6 +152,8 @@ class Client:
         if isinstance(exc, rpc_transport.UNDELIVERED):
             LOG.debug("RPC %s was not delivered: %s", method, type(exc).__name__)
             nobody_there = isinstance(exc, oslo_messaging.MessageUndeliverable)
+            if nobody_there and self._not_there is not None:
+                return self._not_there(method, waited)
             return self._unavailable(method, waited, nobody_there)
         LOG.debug("RPC %s ended with %s", method, type(exc).__name__)
         error = failure.from_wire(exc)

@@ -160,7 +160,7 @@ def make_transport(conf: cfg.ConfigOpts, *, to_others: bool = False) -> Transpor
     """
     register_options(conf)
     reason = fault(conf.transport_url)
-    if reason is None and to_others and _is_inproc(conf.transport_url):
+    if reason is None and to_others and is_inproc(conf.transport_url):
         reason = f"inproc:// reaches nobody outside this process; {_EXAMPLE}"
     transport = None
     if reason is None:
@@ -223,7 +223,8 @@ def fault(url: object) -> str | None:
     return _rabbit_fault(parts)
 
 
-def _is_inproc(url: str) -> bool:
+def is_inproc(url: str) -> bool:
+    """Return whether a transport URL, which was checked, is within one process."""
     return url.lower().startswith("inproc:")
 
 

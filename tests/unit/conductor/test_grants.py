@@ -1,7 +1,9 @@
 """Who gets a host: hello against what is known and who answers."""
 
 from concurrent import futures
+import hashlib
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -64,6 +66,8 @@ def known(**values: Any) -> liveness.KnownService:
 
 
 SILENCE = errors.AgentUnavailable(host="web1", method="ping", seconds=3)
+NOT_THERE = errors.AgentNotThere(host="web1", method="ping", seconds=0)
+OURS, THEIRS = (hashlib.sha256(s).hexdigest() for s in (b"a-secret", b"another"))
 NOT_ASKED = errors.AgentNotAsked(host="web1", method="ping", reason="no broker")
 
 
@@ -169,9 +173,8 @@ def test_a_flood_of_hellos_leaves_threads_for_other_work() -> None:
     assert say(granter)["incarnation"] == 5
 
 
-@pytest.mark.parametrize("answers", [SILENCE, "yet-another"])
-def test_a_host_whose_process_is_silent_is_granted(answers: Any) -> None:
-    answer, asked = hello(Records(known()), answers)
+def test_a_host_whose_process_is_silent_is_granted() -> None:
+    answer, asked = hello(Records(known()), SILENCE)
     assert answer == {"host": "web1", "incarnation": 5}
     assert asked == ["web1"]
 
@@ -181,13 +184,70 @@ def test_a_host_whose_process_is_silent_is_granted(answers: Any) -> None:
     [
         {"said_goodbye": True},
         {"incarnation": None, "process_uuid": None},
-        {"process_uuid": "new-process"},  # the same hello again
+        {"process_uuid": "new-process", "secret_hash": OURS},  # the same hello again
     ],
 )
 def test_nobody_is_pinged_when_nobody_can_be_there(values: dict[str, Any]) -> None:
     answer, asked = hello(Records(known(**values)), "old-process")
     assert answer["incarnation"] >= 1
     assert asked == []
+
+
+def test_a_uuid_that_anybody_may_know_takes_nothing_over() -> None:
+    records = Records(known(process_uuid="new-process", secret_hash=THEIRS))
+    with pytest.raises(errors.HostTaken):
+        hello(records, "new-process")
+    assert records.granted == []
+
+
+def test_a_process_without_a_grant_answers_for_nobody() -> None:
+    records = Records(known())
+    with pytest.raises(errors.AgentNotAsked, match="without a grant"):
+        hello(records, "yet-another")
+    assert records.granted == []
+
+
+def test_a_process_that_the_database_forgot_is_granted_anew() -> None:
+    answer, asked = hello(Records(known()), "new-process")
+    assert answer == {"host": "web1", "incarnation": 5}
+    assert asked == ["web1"]
+
+
+def test_who_may_be_about_to_listen_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    records = Records(known(up=True))
+
+    def ping(_: context.RequestContext, host: str) -> dict[str, Any]:
+        raise NOT_THERE
+
+    granter = grants.Granter(records, ping)  # type: ignore[arg-type]  # what is used
+    for now in (100.0, 105.0, 109.9):
+        clock[0] = now
+        with pytest.raises(errors.AgentNotAsked, match=r"wait for (10\.0|5\.0|0\.1) s"):
+            say(granter)
+    assert records.granted == []
+    clock[0] = 110.0
+    assert say(granter)["incarnation"] == 5
+    # Each time stands for itself, and one that is long past says nothing.
+    with pytest.raises(errors.AgentNotAsked, match=r"10\.0 s"):
+        say(granter)
+    clock[0] = 200.0
+    with pytest.raises(errors.AgentNotAsked, match=r"10\.0 s"):
+        say(granter)
+
+
+@pytest.mark.parametrize(("values", "settle"), [({"down": True}, 10), ({}, 0)])
+def test_nobody_waits_for_who_is_down_or_can_only_be_here(
+    values: dict[str, Any], settle: float
+) -> None:
+    def ping(_: context.RequestContext, host: str) -> dict[str, Any]:
+        raise NOT_THERE
+
+    granter = grants.Granter(Records(known(**values)), ping, settle)  # type: ignore[arg-type]
+    assert say(granter)["incarnation"] == 5
 
 
 def test_the_name_is_the_stored_one() -> None:
