@@ -340,7 +340,7 @@ def juno_interface(desk: Desk) -> None:
 
 def newer_objects(desk: Desk) -> None:
     node = desk.node(desk.service())
-    for version in ("1.3", "1.99", "2.0"):
+    for version in ("1.4", "1.99", "2.0"):
         newer = primitive("ComputeNode", version, {"id": node, "vcpus": 99}, ["vcpus"])
         known = rf"up to version 1\.3, not in {re.escape(version)}"
         with pytest.raises(errors.UnsupportedObject, match=known):
