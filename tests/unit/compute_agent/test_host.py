@@ -245,6 +245,16 @@ def test_without_memory_or_cpus_nothing_is_said(
         read(root)
 
 
+def test_a_disk_that_hosts_share_is_not_supported(tmp_path: pathlib.Path) -> None:
+    """Each reports the whole of it, as the guide says in so many words."""
+    root = trees.plant(tmp_path, trees.SERVER)
+    hosts = [build(root, total=1000 * GIB, host=f"node-{n}") for n in "abc"]
+    sizes = [node.local_gb for h in hosts for node in h.read().values()]
+    assert sizes == [1000, 1000, 1000]
+    guide = (pathlib.Path(__file__).parents[3] / "docs/inventory.md").read_text()
+    assert "each reports the whole of it.\nSharing is not supported" in guide
+
+
 def test_a_disk_that_fails(tmp_path: pathlib.Path) -> None:
     def disk_usage(path: str) -> Disk:
         raise OSError(5, "Input/output error")
