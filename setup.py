@@ -36,6 +36,8 @@ EXTRAS = {
     "memcached": ["tooz[memcached]>=9.0"],
     "etcd": ["tooz[etcd3gw]>=9.0"],
     "mysql": ["PyMySQL>=1.1"],
+    # Compiled against the machine's own libvirt.
+    "libvirt": ["libvirt-python>=9.0"],
     "postgresql": ["psycopg2-binary>=2.9.9"],
 }
 
@@ -81,6 +83,7 @@ setuptools.setup(
         "musterbook.inventory": [
             "fake = compute_agent.inventory.fake:FakeInventory",
             "host = compute_agent.inventory.host:HostInventory",
+            "libvirt = compute_agent.inventory.libvirt:LibvirtInventory",
         ],
         "oslo.config.opts": [
             "musterbook = musterbook.conf:list_opts",

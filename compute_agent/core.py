@@ -78,9 +78,10 @@ def capacity(
     :param inventory: the latest reading
     :param stored: the record's columns as last seen, or None for a new node
     """
+    columns = inventory.columns(stored)
     stored = stored or {}
     return {
-        **inventory.columns(),
+        **columns,
         "reserved_vcpus": policy.reserved_vcpus,
         "reserved_memory_mb": policy.reserved_memory_mb,
         "reserved_local_gb": policy.reserved_local_gb,

@@ -5,6 +5,7 @@ Version history:
           ping, hello, goodbye, stalled, verify, get_fleet
     1.1 - get_versions, adopt_node, reset_flapping; hello takes version, the caller's
           service level, and formerly and nodes, what the host was
+    1.2 - ComputeNode has custom_resources, labels and booted_at
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from musterbook.context import service_context
 from objects import base
 
 TOPIC = "conductor"
-VERSION = "1.1"
+VERSION = "1.2"
 #: What a call needs unless it says otherwise: any conductor answers it.
 _FIRST = "1.0"
 _LEVELS = "1.1"
@@ -123,16 +124,17 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
         anything. What is newer itself can't be said in an older way.
         """
         began = time.monotonic()
-        seconds = self._timeout if timeout is None else timeout
-        try:
-            return self._take_turns(context, method, seconds, interface, args)
-        except errors.UnsupportedObject:
-            # Not a second time: then it isn't for our objects that it refuses.
-            again = self._pin.allows(_LEVELS) and self._pin.refused(_FIRST)
-            left = seconds - (time.monotonic() - began)
-            if interface is not None or not again or left <= 0:
-                raise
-        return self._take_turns(context, method, left, interface, args)
+        left = seconds = self._timeout if timeout is None else timeout
+        while True:
+            try:
+                return self._take_turns(context, method, left, interface, args)
+            except errors.UnsupportedObject:
+                # In the first version it isn't for our objects that it refuses.
+                lower = _version_before(interface or self._pin.version())
+                again = lower is not None and self._pin.refused(lower)
+                left = seconds - (time.monotonic() - began)
+                if interface is not None or not again or left <= 0:
+                    raise
 
     def _take_turns(
         self,
@@ -404,6 +406,13 @@ class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
             columns=None if columns is None else list(columns),
         )
         return answer
+
+
+def _version_before(version: str) -> str | None:
+    """Return the interface's version before this one; None: it is the first."""
+    known = levels.conductor_versions()
+    at = known.index(version)
+    return known[at - 1] if at else None
 
 
 def _too_new(method: str) -> errors.UnsupportedObject:

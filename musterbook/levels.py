@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 import dataclasses
 
-SERVICE_LEVEL = 1
+SERVICE_LEVEL = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +50,17 @@ HISTORY: tuple[Level, ...] = (
         objects={
             "ComputeNode": "1.2",
             "ComputeNodeList": "1.2",
+            "Service": "1.2",
+            "ServiceList": "1.2",
+        },
+    ),
+    # 2: ComputeNode.custom_resources, labels, booted_at
+    Level(
+        conductor="1.2",
+        compute="1.0",
+        objects={
+            "ComputeNode": "1.3",
+            "ComputeNodeList": "1.3",
             "Service": "1.2",
             "ServiceList": "1.2",
         },

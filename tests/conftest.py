@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+import importlib
 import logging
 import os
 import pathlib
@@ -79,6 +80,17 @@ def missing_server_skips() -> Iterator[None]:
         if os.environ.get("CI") == "true":
             pytest.fail(f"{exc}; .ci/run should have installed it", pytrace=False)
         pytest.skip(str(exc))
+
+
+@pytest.fixture
+def libvirt_bindings() -> Any:
+    """Return libvirt's Python bindings, whose test driver needs no daemon."""
+    with missing_server_skips():
+        try:
+            return importlib.import_module("libvirt")
+        except ImportError as exc:
+            reason = f"libvirt's Python bindings are not installed ({exc})"
+            raise process.ServerMissing(reason) from None
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ agent with this source behaves as with any other.
 """
 
 from collections.abc import Mapping
+import datetime
 import json
 import math
 import pathlib
@@ -47,8 +48,13 @@ _DEFAULTS: dict[str, object] = {
     "used": None,
     "uuid": None,
     "roams": False,
+    "booted_at": None,
+    "custom_resources": {},
+    "labels": {},
 }
-_KEYS = ("fault", "gone", "nodes", "one_machine")
+_KEYS = ("fault", "gone", "nodes", "one_machine", "steps")
+#: What a step may change; "readings" says for how many of them it holds.
+_STEP_KEYS = ("fault", "gone", "nodes", "readings")
 
 
 class FakeInventory(source.InventorySource):
@@ -62,6 +68,7 @@ class FakeInventory(source.InventorySource):
         self._path = self._file(conf)
         self._my_ip = source.my_ip(conf)
         self._closed = threading.Event()
+        self._script = _Script()
 
     def read(self) -> Mapping[str, source.NodeInventory]:
         """Return the file's nodes, after the fault that it asks for.
@@ -70,6 +77,7 @@ class FakeInventory(source.InventorySource):
             the fault "not-ready"; or when closed while waiting
         :raises RuntimeError: for the fault "raise"
         """
+        self._script.next()
         content = self._load_after_fault()
         nodes = content.get("nodes")
         if not isinstance(nodes, dict):
@@ -101,11 +109,11 @@ class FakeInventory(source.InventorySource):
         return pathlib.Path(conf.inventory_fake.file)
 
     def _load_after_fault(self) -> dict[str, Any]:
-        content = self._load()
+        content = self._script.apply(self._load())
         fault, seconds = _parse_fault(content.get("fault"))
         while fault == "block":
             self._wait(POLL_SECONDS)
-            content = self._load()
+            content = self._script.apply(self._load())
             fault, seconds = _parse_fault(content.get("fault"))
         if fault == "slow":
             self._wait(seconds)
@@ -138,15 +146,7 @@ class FakeInventory(source.InventorySource):
 
     def _node(self, name: str, fields: object) -> source.NodeInventory:
         where = f"node {name!a}"
-        if not isinstance(fields, dict):
-            raise _unavailable(f"{where}: is not an object")
-        known = (*_REQUIRED, *_DEFAULTS)
-        for key in sorted(fields):
-            if key not in known:
-                raise _unavailable(f"{where}: {key!a}: is unknown")
-        for key in _REQUIRED:
-            if key not in fields:
-                raise _unavailable(f"{where}: {key}: is missing")
+        fields = _checked_keys(where, fields)
         values = {**_DEFAULTS, "host_ip": self._my_ip, **fields}
         for key, shape in _STRUCTURED.items():
             if values[key] is not None:
@@ -155,10 +155,111 @@ class FakeInventory(source.InventorySource):
                     raise _unavailable(f"{where}: {key}: is not {kind}")
                 values[key] = source.canonical(values[key])
         values["used"] = _usage(where, values["used"])
+        values["booted_at"] = _instant(where, values["booted_at"])
+        for key in ("custom_resources", "labels"):
+            if not isinstance(values[key], dict):
+                raise _unavailable(f"{where}: {key}: is not an object")
+        values |= source.configured(
+            self.conf, values["custom_resources"], values["labels"]
+        )
         try:
             return source.NodeInventory(hypervisor_hostname=name, **values)
         except (errors.InvalidInput, errors.InvalidName) as exc:
             raise _unavailable(f"{where}: {exc.message}") from None
+
+
+class _Script:
+    """Which of a file's steps a reading meets.
+
+    The first step comes with the first reading of a file, and with the first one after
+    the file's content has changed; the last one stays. Only one thread reads.
+    """
+
+    def __init__(self) -> None:
+        self._content: dict[str, Any] = {}
+        self._readings = 0
+
+    def next(self) -> None:
+        """Go on: a reading begins."""
+        self._readings += 1
+
+    def apply(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Return the file's content as the step of this reading changes it."""
+        if content != self._content:
+            self._content = content
+            self._readings = 1
+        steps = content.get("steps", [])
+        if not isinstance(steps, list):
+            raise _unavailable("steps: is not a list of objects")
+        met = 0
+        for number, step in enumerate(steps):
+            met += _readings_of(number, step)
+            if self._readings <= met or number == len(steps) - 1:
+                return _changed(content, step, f"steps: number {number}")
+        return content
+
+
+def _readings_of(number: int, step: object) -> int:
+    """Return for how many readings a step holds, once it is found to be one."""
+    where = f"steps: number {number}"
+    if not isinstance(step, dict):
+        raise _unavailable(f"{where}: is not an object")
+    for key in sorted(step.keys() - set(_STEP_KEYS)):
+        raise _unavailable(
+            f"{where}: {key!a}: is unknown; known are: {', '.join(_STEP_KEYS)}"
+        )
+    count = step.get("readings", 1)
+    if type(count) is not int or count < 1:
+        raise _unavailable(f"{where}: readings: is not a number above 0")
+    return count
+
+
+def _changed(
+    content: dict[str, Any], step: dict[str, Any], where: str
+) -> dict[str, Any]:
+    """Return the content with a step's keys; of nodes, field by field."""
+    changed = content | {key: step[key] for key in ("fault", "gone") if key in step}
+    nodes, changes = content.get("nodes"), step.get("nodes", {})
+    if not isinstance(changes, dict):
+        raise _unavailable(f"{where}: nodes: is not an object")
+    if isinstance(nodes, dict):
+        merged = {
+            name: {**nodes.get(name, {}), **fields}
+            if isinstance(fields, dict)
+            else fields
+            for name, fields in changes.items()
+        }
+        # null takes a node away.
+        nodes = {n: f for n, f in {**nodes, **merged}.items() if f is not None}
+        changed["nodes"] = nodes
+    return changed
+
+
+def _instant(where: str, text: object) -> datetime.datetime | None:
+    """Return a node's booted_at as the file says it, "2026-01-02T03:04:05Z"."""
+    if text is None:
+        return None
+    try:
+        found = datetime.datetime.fromisoformat(str(text))
+    except ValueError:
+        raise _unavailable(
+            f"{where}: booted_at: is not an instant such as 2026-01-02T03:04:05Z"
+        ) from None
+    return found.replace(microsecond=0)
+
+
+def _checked_keys(where: str, fields: object) -> dict[str, Any]:
+    """Return a node's fields, once all are known and none is missing."""
+    if not isinstance(fields, dict):
+        raise _unavailable(f"{where}: is not an object")
+    known = (*_REQUIRED, *_DEFAULTS)
+    for key in sorted(fields):
+        if key not in known:
+            raise _unavailable(f"{where}: {key!a}: is unknown")
+    for key in _REQUIRED:
+        if key not in fields:
+            raise _unavailable(f"{where}: {key}: is missing")
+    return fields
 
 
 def _usage(where: str, used: object) -> source.Usage | None:

@@ -11,6 +11,7 @@ from oslo_config import cfg
 import psutil
 
 from compute_agent.inventory import address
+from compute_agent.inventory import boot
 from compute_agent.inventory import cgroup
 from compute_agent.inventory import cpu
 from compute_agent.inventory import kernel
@@ -43,7 +44,8 @@ class HostInventory(source.InventorySource):
     disk_available_least is left out: free space moves with every log line, and each
     new value would be written to the database.
 
-    :param conf: host, my_ip, state_path and ``[inventory_host]disk_path`` are used
+    :param conf: host, my_ip, state_path, ``[inventory_host]disk_path`` and
+        ``[inventory]custom_resources`` and ``labels`` are used
     :param root: where /proc and /sys are
     :param machine: the architecture; left out: this machine's
     :param disk_usage: returns the size of the file system of a path
@@ -92,7 +94,9 @@ class HostInventory(source.InventorySource):
                 [[self._machine, HYPERVISOR_TYPE, VM_MODE]]
             ),
             numa_topology=_numa_topology(cells, cpus),
-            boot_id=kernel.text(self._root / "proc/sys/kernel/random/boot_id"),
+            boot_id=boot.identity(self._root),
+            booted_at=boot.instant(self._root),
+            **source.configured(self.conf),
         )
         return source.Reading({self._name: node}, one_machine=True)
 

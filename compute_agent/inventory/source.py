@@ -4,24 +4,31 @@ import abc
 from collections.abc import Iterable
 from collections.abc import Mapping
 import dataclasses
+import datetime
 from importlib import metadata
 import ipaddress
 import json
 from types import MappingProxyType
 from typing import Any
+from typing import TypedDict
 import uuid as uuidlib
 
 from oslo_config import cfg
 from stevedore import driver
 from stevedore import exception as stevedore_exception
 
+from musterbook import custom
 from musterbook import errors
 from musterbook import names
 
+#: Columns that a conductor may be too old to know.
+_NEWER = ("booted_at", "custom_resources", "labels")
 NAMESPACE = "musterbook.inventory"
 OPTION = "[inventory]source"
 # The database's INTEGER; a file system in the cloud may claim to be larger.
 MAX_INTEGER = 2**31 - 1
+#: No boot was before it: a clock that says so was never set.
+_FIRST_YEAR = 1970
 
 
 def canonical(value: object) -> str:
@@ -56,7 +63,8 @@ class NodeInventory:
     """What one reading says of one node; equal readings are equal objects.
 
     Values that change by themselves (uptime, load, free memory) don't belong here:
-    each change is written to the database.
+    each change is written to the database. In place of the uptime stands the instant
+    of the boot, and even that isn't compared: clocks are set.
 
     :param hypervisor_hostname: the node's name, see musterbook.names
     :param vcpus: CPUs, before any allocation ratio
@@ -73,6 +81,10 @@ class NodeInventory:
     :param numa_topology: JSON object {"cells": [{"id", "cpus", "memory_mb"}]}, or
         None when unknown
     :param boot_id: differs from boot to boot of the node's host, or None
+    :param booted_at: when that boot was, aware, kept in whole seconds; None where that
+        isn't known. Needs the boot_id, and is saved along with it
+    :param custom_resources: further countable ones by name, see musterbook.custom
+    :param labels: texts that tell nodes apart, by key, see musterbook.custom
     :param used: what workloads use that nobody claimed, None: that can't be told. It
         is asked for once, to confirm or correct the usage that Juno left (see
         docs/usage.md); so here, and only here, values may change by themselves
@@ -98,11 +110,28 @@ class NodeInventory:
     used: Usage | None = None
     uuid: str | None = None
     roams: bool = False
+    booted_at: datetime.datetime | None = dataclasses.field(default=None, compare=False)
+    custom_resources: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def columns(self) -> dict[str, object]:
-        """Return what of it is a column of the node's record that may change."""
+    def columns(self, stored: Mapping[str, object] | None = None) -> dict[str, object]:
+        """Return what of it is a column of the node's record that may change.
+
+        :param stored: the record's columns as last seen, None for a new node. Of a
+            conductor that is too old for some, these are left out; and the instant of
+            a boot that is stored stays, as it moves whenever the clock is set
+        """
         found = dataclasses.asdict(self)
         del found["uuid"], found["roams"], found["used"]
+        for name in ("custom_resources", "labels"):
+            found[name] = found[name] or None
+        if stored is None:
+            return found
+        for name in _NEWER:
+            if name not in stored:
+                del found[name]
+        if self.boot_id == stored.get("boot_id") and stored.get("booted_at"):
+            del found["booted_at"]
         return found
 
     def __post_init__(self) -> None:
@@ -118,10 +147,25 @@ class NodeInventory:
             _check_json("numa_topology", self.numa_topology, dict)
         if not (self.host_ip is None or _is_address(self.host_ip)):
             raise errors.InvalidInput(field="host_ip", reason="is not an IP address")
-        if self.boot_id is not None:
-            _check_text("boot_id", self.boot_id)
+        self._check_boot()
+        # In one order and nobody else's: what is given may be changed later.
+        resources = custom.check_resources(self.custom_resources, "custom_resources")
+        object.__setattr__(self, "custom_resources", resources)
+        labels = custom.check_labels(self.labels, "labels")
+        object.__setattr__(self, "labels", labels)
         if not (self.used is None or isinstance(self.used, Usage)):
             raise errors.InvalidInput(field="used", reason="is not a Usage")
+        self._check_own_uuid()
+
+    def _check_boot(self) -> None:
+        if self.boot_id is not None:
+            _check_text("boot_id", self.boot_id)
+        if self.booted_at is not None:
+            _check_instant("booted_at", self.booted_at)
+            if self.boot_id is None:
+                raise errors.InvalidInput(field="booted_at", reason="needs a boot_id")
+
+    def _check_own_uuid(self) -> None:
         if self.uuid is not None:
             _check_uuid("uuid", self.uuid)
         if not isinstance(self.roams, bool):
@@ -227,6 +271,29 @@ def my_ip(conf: cfg.ConfigOpts) -> str | None:
     return text
 
 
+class Configured(TypedDict):
+    """What of a node the operator says."""
+
+    custom_resources: dict[str, int]
+    labels: dict[str, str]
+
+
+def configured(
+    conf: cfg.ConfigOpts,
+    resources: Mapping[str, int] = MappingProxyType({}),
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> Configured:
+    """Return the custom resources and labels of a node, as a NodeInventory takes them.
+
+    Those of ``[inventory]`` as they are now, which a reload may change, and beside or
+    in place of them what the source knows better.
+    """
+    return {
+        "custom_resources": {**conf.inventory.custom_resources, **resources},
+        "labels": {**conf.inventory.labels, **labels},
+    }
+
+
 def check(nodes: object) -> Reading:
     """Return what read() gave if it keeps its promise.
 
@@ -299,6 +366,15 @@ def _check_text(field: str, value: object) -> None:
     if not value or len(value) > names.MAX_LENGTH:
         raise errors.InvalidInput(
             field=field, reason=f"must have 1 to {names.MAX_LENGTH} characters"
+        )
+
+
+def _check_instant(field: str, value: object) -> None:
+    if not isinstance(value, datetime.datetime) or value.tzinfo is None:
+        raise errors.InvalidInput(field=field, reason="is not an instant with its zone")
+    if value.year < _FIRST_YEAR:
+        raise errors.InvalidInput(
+            field=field, reason=f"is {value.isoformat()}, before {_FIRST_YEAR}"
         )
 
 

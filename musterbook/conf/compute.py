@@ -1,11 +1,42 @@
 """[DEFAULT] and [inventory*]: what a compute agent reports and how often."""
 
+from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 
 from oslo_config import cfg
+from oslo_config import types
+
+from musterbook import custom
+from musterbook import errors
 
 # What the database's INTEGER holds.
 MAX_INTEGER = 2**31 - 1
+
+
+class _Custom(types.Dict):
+    """What musterbook.custom allows, as name:value pairs.
+
+    :param check: checks all of them, and names what it refuses
+    :param value: type of the values
+    :param what: for the samples
+    """
+
+    def __init__(
+        self,
+        check: Callable[[object, str], dict[str, Any]],
+        value: types.ConfigType,
+        what: str,
+    ) -> None:
+        super().__init__(value_type=value, type_name=what)
+        self._check = check
+
+    def __call__(self, value: object) -> dict[str, Any]:
+        try:
+            return self._check(super().__call__(value), "it")
+        except errors.InvalidInput as exc:
+            raise ValueError(exc.reason) from None
+
 
 OPTS = [
     cfg.StrOpt(
@@ -128,8 +159,9 @@ INVENTORY_OPTS = [
         "source",
         default="host",
         help="Inventory source: the name of an entry point in the group "
-        "musterbook.inventory. 'host' is the machine the agent runs on, 'fake' "
-        "reads made-up nodes from a file.",
+        "musterbook.inventory. 'host' is the machine the agent runs on, 'libvirt' "
+        "asks libvirt for what its hypervisor has, 'fake' reads made-up nodes from a "
+        "file.",
     ),
     cfg.FloatOpt(
         "timeout",
@@ -141,6 +173,25 @@ INVENTORY_OPTS = [
         "stalled_after, unless that is 0. A larger value forgives slow hypervisors "
         "and notices hung ones later.",
     ),
+    cfg.Opt(
+        "custom_resources",
+        type=_Custom(custom.check_resources, types.Integer(), "custom resources"),
+        mutable=True,
+        default={},
+        help="Countable resources of each node that the source doesn't see, such as "
+        "CUSTOM_GPU:4,CUSTOM_LICENCE:10. A name is CUSTOM_ and then characters out of "
+        "A-Z 0-9 _; amounts are 0 to 2147483647; at most 64 names.",
+    ),
+    cfg.Opt(
+        "labels",
+        type=_Custom(custom.check_labels, types.String(), "labels"),
+        mutable=True,
+        default={},
+        help="Texts that tell nodes apart and that nobody counts, such as "
+        "rack:r1,site:north, the same for each node of this agent. A key has 1 to 63 "
+        "characters out of A-Z a-z 0-9 . _ / -, a value 1 to 255 of printable ASCII, "
+        "commas excepted; at most 64 labels.",
+    ),
 ]
 
 HOST_OPTS = [
@@ -148,6 +199,27 @@ HOST_OPTS = [
         "disk_path",
         help="A path on the file system whose size is reported as local_gb. Left "
         "out: state_path.",
+    ),
+]
+
+LIBVIRT_OPTS = [
+    cfg.StrOpt(
+        "uri",
+        default="qemu:///system",
+        help="Which hypervisor the source 'libvirt' asks: a URI of libvirt's. It is "
+        "opened for reading only.",
+    ),
+    cfg.StrOpt(
+        "storage_pool",
+        help="Name of the storage pool whose size is reported as local_gb. Left out: "
+        "the sum of all active pools of kinds that are this machine's own.",
+    ),
+    cfg.BoolOpt(
+        "use_host_uuid",
+        default=False,
+        help="Report the machine's own uuid, as libvirt has it, for the node. Only "
+        "where every machine has another one: vendors are known to ship many with the "
+        "same, and then only one of them gets a record.",
     ),
 ]
 
@@ -163,5 +235,6 @@ GROUPS: list[tuple[str | None, Sequence[cfg.Opt]]] = [
     (None, OPTS),
     ("inventory", INVENTORY_OPTS),
     ("inventory_host", HOST_OPTS),
+    ("inventory_libvirt", LIBVIRT_OPTS),
     ("inventory_fake", FAKE_OPTS),
 ]

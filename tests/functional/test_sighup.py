@@ -8,6 +8,8 @@ import time
 import pytest
 
 from musterbook import context
+from musterbook import levels
+from objects import compute_node
 from tests import util
 from tests.functional import lab as labs
 from tests.functional import load as loads
@@ -110,8 +112,37 @@ def test_an_agent_takes_up_what_it_reports_and_how_often(
     hang_up(agent, "update_resources_interval from 86400.0 to 0.5")
     lab.write_nodes("web1", {"web1": {**labs.NODE, "memory_mb": 32768}})
     util.wait_until(lambda: lab.fleet()["web1"]["memory_mb"] == 32768)
+    change(
+        lab,
+        "web1",
+        ("[inventory]\n", "[inventory]\nlabels = rack:r1\ncustom_resources = GPU:4\n"),
+    )
+    line = hang_up(agent, "Reload refused")
+    assert "option [inventory]custom_resources: 'GPU' is no name" in line
+    change(lab, "web1", ("= GPU:4", "= CUSTOM_GPU:4"))
+    hang_up(agent, "[inventory]labels from ")
+    util.wait_until(
+        lambda: (
+            read_node(lab, "web1").labels == {"rack": "r1"}
+            and read_node(lab, "web1").custom_resources == {"CUSTOM_GPU": 4}
+        )
+    )
     assert lab.fleet()["web1"]["state"] == "up"
     assert agent.stop() == 0
+
+
+def read_node(lab: labs.Lab, host: str) -> compute_node.ComputeNode:
+    """Return the one node of a host."""
+    objects = levels.of(levels.SERVICE_LEVEL).objects
+    found: compute_node.ComputeNode = lab.conductor.object_class_action_versions(
+        context.service_context(),
+        "ComputeNode",
+        "get_by_host_and_nodename",
+        objects,
+        [host, host],
+        {},
+    )
+    return found
 
 
 def test_a_conductor_takes_up_when_silence_means_down(

@@ -1,6 +1,7 @@
 """musterbook-standalone as a person or a script runs it."""
 
 from collections.abc import Iterator
+import contextlib
 import json
 import os
 import pathlib
@@ -329,3 +330,31 @@ def test_more_nodes_and_a_change(standalone: Standalone) -> None:
     util.wait_until(
         lambda: "node=n1 state=up vcpus=8 memory_mb=2048" in run.output(), START
     )
+
+
+def test_libvirts_machine_is_a_node(
+    standalone: Standalone, libvirt_bindings: Any
+) -> None:
+    """The test driver's machine, with what the operator says of it."""
+    config = standalone.folder / "libvirt.conf"
+    config.write_text(
+        "[inventory]\nsource = libvirt\ncustom_resources = CUSTOM_GPU:4\n"
+        "labels = rack:r1\n[inventory_libvirt]\nuri = test:///default\n"
+    )
+    run = standalone.start("--config-file", str(config))
+    util.wait_until(
+        lambda: "node=vm state=up vcpus=16 memory_mb=3072" in run.output(), START
+    )
+    path = standalone.state / "musterbook.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        query = (
+            "SELECT hypervisor_type, local_gb, custom_resources, labels,"
+            " strftime('%s', booted_at) FROM compute_nodes"
+        )
+        (row,) = database.execute(query).fetchall()
+    assert row[:4] == ("TEST", 100, '{"CUSTOM_GPU": 4}', '{"rack": "r1"}')
+    assert abs(int(row[4]) - psutil.boot_time()) < 5
+    run.send(signal.SIGTERM)
+    assert run.popen.wait(60) == 0
+    assert "libvirt: " not in run.errors()  # it says nothing by itself
+    assert "Traceback" not in run.errors()

@@ -154,3 +154,39 @@ def test_a_version_that_there_is(tmp_path: pathlib.Path, value: str) -> None:
 def test_without_a_pin_there_is_none(tmp_path: pathlib.Path) -> None:
     found = load(tmp_path, "").upgrade_levels
     assert (found.conductor, found.compute) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("custom_resources = GPU:4", "'GPU' is no name of a custom resource"),
+        ("custom_resources = CUSTOM_GPU:-1", "CUSTOM_GPU: -1 is not between 0 and"),
+        ("custom_resources = CUSTOM_GPU:2147483648", "is not between 0 and"),
+        ("custom_resources = CUSTOM_GPU:1.5", "'1.5'"),
+        ("custom_resources = CUSTOM_GPU:four", "'four'"),
+        ("custom_resources = CUSTOM_GPU", "NAME:VALUE pairs"),
+        ("custom_resources = CUSTOM_A:1,CUSTOM_A:2", "Duplicate key CUSTOM_A"),
+        ("labels = rack", "NAME:VALUE pairs"),
+        ("labels = -rack:r1", "'-rack' is no key of a label"),
+        ("labels = rack:", "rack: '' is no value of a label"),
+        ("labels = a:1,a:2", "Duplicate key a"),
+    ],
+)
+def test_nonsense_about_a_node_is_told_in_one_line(
+    tmp_path: pathlib.Path, line: str, says: str
+) -> None:
+    message = refused(tmp_path, f"[inventory]\n{line}\n")
+    assert f"[inventory]{line.split(' ')[0]}" in message
+    assert says in message
+    assert "\n" not in message
+
+
+def test_custom_resources_and_labels_are_read(tmp_path: pathlib.Path) -> None:
+    text = (
+        "[inventory]\ncustom_resources = CUSTOM_GPU:4, CUSTOM_A:0\n"
+        "labels = rack: r 1,mac:00:11:22\n"
+    )
+    conf = load(tmp_path, text)
+    assert conf.inventory.custom_resources == {"CUSTOM_GPU": 4, "CUSTOM_A": 0}
+    assert conf.inventory.labels == {"rack": "r 1", "mac": "00:11:22"}
+    assert load(tmp_path, "[inventory]\nlabels =\n").inventory.labels == {}

@@ -1,3 +1,4 @@
+import datetime
 import json
 import os
 import pathlib
@@ -65,6 +66,9 @@ def test_every_field(file: File) -> None:
         "supported_instances": [["aarch64", "kvm", "hvm"]],
         "numa_topology": {"cells": []},
         "boot_id": "one",
+        "booted_at": "2026-01-02T03:04:05.9Z",
+        "custom_resources": {"CUSTOM_GPU": 4},
+        "labels": {"rack": "r1"},
     }
     file.write({"nodes": {"node-a": fields}, "fault": None})
     node = file.source.read()["node-a"]
@@ -73,6 +77,9 @@ def test_every_field(file: File) -> None:
     assert node.cpu_info == '{"arch":"aarch64","model":"Neoverse-N1"}'
     assert node.supported_instances == '[["aarch64","kvm","hvm"]]'
     assert node.numa_topology == '{"cells":[]}'
+    assert node.booted_at == datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+    assert node.custom_resources == {"CUSTOM_GPU": 4}
+    assert node.labels == {"rack": "r1"}
 
 
 def test_a_change_shows_at_the_next_reading(file: File) -> None:
@@ -112,6 +119,19 @@ def test_the_order_of_keys_changes_nothing(file: File) -> None:
         ({"roams": True}, "node 'n': roams: needs a uuid"),
         ({"uuid": UUID, "roams": 1}, "node 'n': roams: is not true or false"),
         ({"hypervisor_hostname": "m"}, "node 'n': 'hypervisor_hostname': is unknown"),
+        ({"booted_at": 5}, "node 'n': booted_at: is not an instant such as 2026-"),
+        ({"booted_at": "2026-01-02"}, "node 'n': booted_at: is not an instant with"),
+        (
+            {"booted_at": "2026-01-02T03:04:05Z"},
+            "node 'n': booted_at: needs a boot_id",
+        ),
+        ({"labels": []}, "node 'n': labels: is not an object"),
+        ({"labels": {"a": 1}}, "node 'n': labels: a: 1 is no value of a label"),
+        ({"custom_resources": {"GPU": 1}}, "node 'n': custom_resources: 'GPU' is no"),
+        (
+            {"custom_resources": {"CUSTOM_A": 0.5}},
+            "node 'n': custom_resources: CUSTOM_A: 0.5 is not a whole number",
+        ),
         ({"used": 1}, "node 'n': used: must have exactly vcpus, memory_mb, local_gb"),
         ({"used": {"vcpus": 1}}, "node 'n': used: must have exactly vcpus, memory_mb"),
         (
@@ -213,6 +233,70 @@ def test_slow(file: File) -> None:
     began = time.monotonic()
     assert list(file.source.read()) == ["n"]
     assert time.monotonic() - began >= 0.2
+
+
+def test_steps_change_nodes_and_bring_faults_reading_by_reading(file: File) -> None:
+    steps = [
+        {},
+        {"readings": 2, "nodes": {"a": {"memory_mb": 8192}}},
+        {"fault": "not-ready"},
+        {"nodes": {"b": None, "c": NODE}, "gone": ["b"]},
+    ]
+    content = {"nodes": {"a": NODE, "b": NODE}, "steps": steps}
+    file.write(content)
+    found: list[object] = []
+    for _ in range(6):
+        try:
+            reading = source.check(file.source.read())
+            sizes = {name: node.memory_mb for name, node in reading.items()}
+            found.append((sizes, set(reading.gone)))
+        except errors.InventoryUnavailable:
+            found.append("not ready")
+    none: set[str] = set()
+    small = ({"a": 8192, "b": 16384}, none)
+    last = ({"a": 16384, "c": 16384}, {"b"})
+    assert found == [
+        ({"a": 16384, "b": 16384}, none), small, small, "not ready", last, last,
+    ]  # fmt: skip
+    # Another content begins anew.
+    file.write({**content, "nodes": {"a": NODE}})
+    assert list(file.source.read()) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ({}, "steps: is not a list of objects"),
+        ([1], "steps: number 0: is not an object"),
+        ([{"readings": 0}], "steps: number 0: readings: is not a number above 0"),
+        ([{"readings": True}], "steps: number 0: readings: is not a number above 0"),
+        ([{"vcpus": 1}], "steps: number 0: 'vcpus': is unknown"),
+        ([{"nodes": []}], "steps: number 0: nodes: is not an object"),
+        ([{"nodes": {"n": 1}}], "node 'n': is not an object"),
+        ([{"fault": "x"}], "fault: is not one of"),
+        ([{"nodes": {"m": {}}}], "node 'm': vcpus: is missing"),
+    ],
+)
+def test_a_step_that_cannot_be_used_is_named(
+    file: File, steps: object, reason: str
+) -> None:
+    file.write({"nodes": {"n": NODE}, "steps": steps})
+    assert file.refused().startswith(f"inventory source fake: {reason}")
+
+
+def test_what_is_configured_is_each_node_s(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "nodes.json"
+    own = {**NODE, "labels": {"rack": "r2"}}
+    path.write_text(json.dumps({"nodes": {"a": NODE, "b": own}}))
+    conf = trees.load_conf(
+        inventory_fake__file=str(path),
+        inventory__custom_resources={"CUSTOM_GPU": 4},
+        inventory__labels={"rack": "r1", "site": "x"},
+    )
+    nodes = fake.FakeInventory(conf).read()
+    assert nodes["a"].labels == {"rack": "r1", "site": "x"}
+    assert nodes["b"].labels == {"rack": "r2", "site": "x"}
+    assert nodes["b"].custom_resources == {"CUSTOM_GPU": 4}
 
 
 def test_block_ends_with_the_file(file: File) -> None:

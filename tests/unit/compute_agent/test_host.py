@@ -1,11 +1,13 @@
 from collections.abc import Iterator
 import dataclasses
+import datetime
 import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import time
 from typing import Any
 import uuid
 
@@ -107,6 +109,83 @@ def test_a_hot_plugged_cpu_counts_once_it_is_online(tmp_path: pathlib.Path) -> N
     assert (before, source_.read()["node-a"].vcpus) == (7, 8)
 
 
+MEMORY: dict[str, str] = {
+    "proc/meminfo": "MemTotal:       33554432 kB\n",
+    "sys/devices/system/node/node1/meminfo": "Node 1 MemTotal:       25165824 kB\n",
+}
+HOT_PLUGGED: dict[str, str] = {
+    "sys/devices/system/cpu/online": "0-8\n",
+    "sys/devices/system/node/node1/cpulist": "2-3,6-8\n",
+    **trees.topology(8, socket=1, siblings="8"),
+    "proc/cpuinfo": "".join(trees.x86_cpuinfo(n) for n in range(9)),
+}
+
+
+@pytest.mark.parametrize(
+    ("tree", "total", "changed"),
+    [
+        ({}, 200, {}),
+        (MEMORY, 200, {"memory_mb": 32768, "cells": [8192, 24576]}),
+        (HOT_PLUGGED, 200, {"vcpus": 9}),
+        ({}, 300, {"local_gb": 300}),
+        ({}, 100, {"local_gb": 100}),
+    ],
+)
+def test_hardware_that_is_plugged_in_or_out_shows_at_the_next_reading(
+    tmp_path: pathlib.Path, tree: dict[str, str], total: int, changed: dict[str, Any]
+) -> None:
+    sizes = [200 * GIB]
+    root = trees.plant(tmp_path, trees.SERVER)
+    inventory = build(root)
+    inventory._disk_usage = lambda path: Disk(sizes[0])
+    before = inventory.read()["node-a"]
+    trees.plant(root, tree)
+    sizes[0] = total * GIB
+    after = inventory.read()["node-a"]
+    assert (after == before) is (not changed)
+    for name in ("vcpus", "memory_mb", "local_gb"):
+        assert getattr(after, name) == changed.get(name, getattr(before, name))
+    cells = json.loads(str(after.numa_topology))["cells"]
+    assert [c["memory_mb"] for c in cells] == changed.get("cells", [8192, 8192])
+    # And gone again.
+    trees.plant(root, trees.SERVER)
+    sizes[0] = 200 * GIB
+    assert inventory.read() == {"node-a": before}
+
+
+def test_the_boot_is_told_and_when_it_was(tmp_path: pathlib.Path) -> None:
+    root = trees.plant(tmp_path, trees.SERVER)
+    assert read(root).booted_at is None
+    stat = "cpu  1 2 3\nintr 5\nbtime 1767323045\nprocesses 9\n"
+    trees.plant(root, {"proc/stat": stat})
+    node = read(root)
+    when = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+    assert node.booted_at == when
+    # The uptime moves with every set of the clock: it is no difference.
+    trees.plant(root, {"proc/stat": stat.replace("045", "046")})
+    assert read(root) == node
+    trees.plant(root, {"proc/sys/kernel/random/boot_id": "another\n"})
+    assert read(root) != node
+    (root / "proc/sys/kernel/random/boot_id").unlink()
+    assert read(root).booted_at is None
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "9" * 30, ""])
+def test_a_clock_that_was_never_set(tmp_path: pathlib.Path, value: str) -> None:
+    stat = {"proc/stat": f"btime {value}\n"}
+    assert read(trees.plant(tmp_path, trees.SERVER, stat)).booted_at is None
+
+
+def test_what_the_operator_adds(tmp_path: pathlib.Path) -> None:
+    node = read(
+        trees.plant(tmp_path, trees.SERVER),
+        inventory__custom_resources={"CUSTOM_GPU": 4},
+        inventory__labels={"rack": "r1"},
+    )
+    assert node.custom_resources == {"CUSTOM_GPU": 4}
+    assert node.labels == {"rack": "r1"}
+
+
 def test_the_memory_limit_is_rounded_down(tmp_path: pathlib.Path) -> None:
     root = trees.plant(
         tmp_path,
@@ -166,6 +245,16 @@ def test_without_memory_or_cpus_nothing_is_said(
         read(root)
 
 
+def test_a_disk_that_hosts_share_is_not_supported(tmp_path: pathlib.Path) -> None:
+    """Each reports the whole of it, as the guide says in so many words."""
+    root = trees.plant(tmp_path, trees.SERVER)
+    hosts = [build(root, total=1000 * GIB, host=f"node-{n}") for n in "abc"]
+    sizes = [node.local_gb for h in hosts for node in h.read().values()]
+    assert sizes == [1000, 1000, 1000]
+    guide = (pathlib.Path(__file__).parents[3] / "docs/inventory.md").read_text()
+    assert "each reports the whole of it.\nSharing is not supported" in guide
+
+
 def test_a_disk_that_fails(tmp_path: pathlib.Path) -> None:
     def disk_usage(path: str) -> Disk:
         raise OSError(5, "Input/output error")
@@ -220,7 +309,7 @@ def override(loaded):
     loaded.set_override("state_path", "/")
 loaded = conf.load([], "x", defaults=override, config_files=[])
 node = host.HostInventory(loaded).read()["node-a"]
-print(json.dumps(dataclasses.asdict(node)))
+print(json.dumps(dataclasses.asdict(node), default=str))
 """
 
 
@@ -256,6 +345,9 @@ def test_this_machine() -> None:
     assert node.hypervisor_version // 1_000_000 == int(os.uname().release.split(".")[0])
     assert node.boot_id == str(uuid.UUID(node.boot_id))
     assert source_.read() == {"node-a": node}
+    assert node.booted_at is not None
+    uptime = float(pathlib.Path("/proc/uptime").read_text().split()[0])
+    assert abs(time.time() - uptime - node.booted_at.timestamp()) < 5
 
 
 def test_this_machine_with_an_affinity() -> None:

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+import datetime
 from importlib import metadata
 import os
 import pathlib
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from compute_agent import core
 from compute_agent.inventory import fake
 from compute_agent.inventory import host
 from compute_agent.inventory import source
@@ -30,7 +33,7 @@ def test_an_unknown_name_is_told_the_known_ones() -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
         source.load(trees.load_conf(inventory__source="libvrit"))
     assert caught.value.option == "[inventory]source"
-    assert re.search("'libvrit'; known are: .*fake, host", caught.value.reason)
+    assert re.search("'libvrit'; known are: .*fake, host, libvirt", caught.value.reason)
 
 
 def test_the_error_of_a_source_s_own_option_comes_through() -> None:
@@ -80,6 +83,12 @@ FIELDS: dict[str, Any] = {
         ("numa_topology", "cells"),
         ("host_ip", "node-a"),
         ("boot_id", ""),
+        ("booted_at", datetime.datetime(2026, 1, 2)),  # noqa: DTZ001  # as a bug has it
+        ("booted_at", datetime.datetime(1969, 1, 2, tzinfo=datetime.UTC)),
+        ("booted_at", "2026-01-02T03:04:05Z"),
+        ("custom_resources", {"GPU": 1}),
+        ("custom_resources", None),
+        ("labels", {"rack": ""}),
     ],
 )
 def test_what_cannot_be_stored_is_refused_by_name(field: str, value: object) -> None:
@@ -88,12 +97,97 @@ def test_what_cannot_be_stored_is_refused_by_name(field: str, value: object) -> 
     assert caught.value.message.startswith(f"{field}: ")
 
 
+def test_a_boot_s_instant_needs_its_id() -> None:
+    when = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+    with pytest.raises(errors.InvalidInput, match="booted_at: needs a boot_id"):
+        source.NodeInventory(**{**FIELDS, "boot_id": None, "booted_at": when})
+
+
+# -- what an audit saves ---------------------------------------------------------
+
+BOOT = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+
+
+def a_node(**fields: Any) -> source.NodeInventory:
+    return source.NodeInventory(
+        **{**FIELDS, "boot_id": "one", "booted_at": BOOT, **fields}
+    )
+
+
+def saved(stored: Mapping[str, object], node: source.NodeInventory) -> set[str]:
+    """Return the columns that an audit would save."""
+    policy = core.Policy.from_conf(trees.load_conf())
+    return set(core.changes(stored, core.capacity(node, policy, stored)))
+
+
+def as_stored(node: source.NodeInventory) -> dict[str, object]:
+    return core.capacity(node, core.Policy.from_conf(trees.load_conf()), None)
+
+
+def test_a_clock_that_is_set_writes_nothing_and_a_boot_does() -> None:
+    stored = as_stored(a_node())
+    later = BOOT + datetime.timedelta(seconds=1)
+    assert a_node(booted_at=later) == a_node()
+    assert saved(stored, a_node(booted_at=later)) == set()
+    assert saved(stored, a_node(booted_at=None)) == set()
+    rebooted = a_node(boot_id="two", booted_at=later)
+    assert saved(stored, rebooted) == {"boot_id", "booted_at"}
+    # A row of before has the boot, and not yet when it was.
+    assert saved({**stored, "booted_at": None}, a_node()) == {"booted_at"}
+
+
+def test_none_of_them_is_null() -> None:
+    stored = as_stored(a_node())
+    assert (stored["custom_resources"], stored["labels"]) == (None, None)
+    two = a_node(custom_resources={"CUSTOM_B": 1, "CUSTOM_A": 2}, labels={"r": "1"})
+    assert saved(stored, two) == {"custom_resources", "labels"}
+    assert saved(as_stored(two), two) == set()
+    other_order = a_node(
+        custom_resources={"CUSTOM_A": 2, "CUSTOM_B": 1}, labels={"r": "1"}
+    )
+    assert other_order == two
+    assert saved(as_stored(two), a_node()) == {"custom_resources", "labels"}
+
+
+def test_what_a_conductor_is_too_old_for_is_not_saved_at_each_audit() -> None:
+    node = a_node(custom_resources={"CUSTOM_A": 2}, labels={"r": "1"})
+    stored = as_stored(node)
+    for name in ("booted_at", "custom_resources", "labels"):
+        del stored[name]
+    assert saved(stored, node) == set()
+    # As it is read anew of one that knows them.
+    upgraded = {**stored, "booted_at": None, "custom_resources": None, "labels": None}
+    assert saved(upgraded, node) == {"booted_at", "custom_resources", "labels"}
+
+
+def test_what_is_given_may_change_later() -> None:
+    given = {"CUSTOM_A": 2}
+    node = a_node(custom_resources=given)
+    given["CUSTOM_A"] = 3
+    assert node.custom_resources == {"CUSTOM_A": 2}
+
+
+@pytest.mark.parametrize("own", [{}, {"CUSTOM_A": 7, "CUSTOM_C": 1}])
+def test_what_is_configured_yields_to_what_the_source_knows(
+    own: dict[str, int],
+) -> None:
+    conf = trees.load_conf(
+        inventory__custom_resources={"CUSTOM_A": 2, "CUSTOM_B": 1},
+        inventory__labels={"rack": "r1"},
+    )
+    found = source.configured(conf, own)
+    assert found["custom_resources"] == {"CUSTOM_A": 2, "CUSTOM_B": 1, **own}
+    assert found["labels"] == {"rack": "r1"}
+    conf.set_override("labels", {"rack": "r2"}, "inventory")  # a reload
+    assert source.configured(conf)["labels"] == {"rack": "r2"}
+
+
 # -- the guide -------------------------------------------------------------------
 
 
 def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
-    return str(found)
+    """Return the guide's last block of a language."""
+    return str(re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)[-1])
 
 
 def test_the_guide_s_file_is_read(tmp_path: pathlib.Path) -> None:
@@ -125,12 +219,23 @@ def test_the_guide_s_source_works_as_an_installed_one(tmp_path: pathlib.Path) ->
         },
     )
     script = (
+        "import rack\n"
+        "from compute_agent import core\n"
         "from compute_agent.inventory import bounded, source\n"
         "from tests.unit.compute_agent import trees\n"
-        "conf = trees.load_conf(inventory__source='rack')\n"
+        "conf = trees.load_conf(\n"
+        "    inventory__source='rack', inventory__labels={'rack': 'r1'}\n"
+        ")\n"
         "reader = bounded.BoundedReader(source.load(conf), 30.0, 'rack')\n"
-        "node = reader.read()['node-a']\n"
-        "print(node.vcpus, node.memory_mb, node.local_gb)\n"
+        "policy = core.Policy.from_conf(conf)\n"
+        "stored = core.capacity(reader.read()['node-a'], policy, None)\n"
+        "print(stored['vcpus'], stored['memory_mb'], stored['local_gb'])\n"
+        "print(stored['labels'])\n"
+        "again = core.capacity(reader.read()['node-a'], policy, stored)\n"
+        "print(core.changes(stored, again))\n"
+        "(rack.DIRECTORY / 'node-a').write_text('8 32768 200')\n"
+        "grown = core.capacity(reader.read()['node-a'], policy, stored)\n"
+        "print(core.changes(stored, grown))\n"
     )
     path = os.pathsep.join([str(tmp_path), str(TREE)])
     run = subprocess.run(
@@ -142,4 +247,5 @@ def test_the_guide_s_source_works_as_an_installed_one(tmp_path: pathlib.Path) ->
         timeout=60,
         check=False,
     )
-    assert run.stdout == "8 16384 200\n", run.stderr
+    lines = ["8 16384 200", "{'rack': 'r1'}", "{}", "{'memory_mb': 32768}"]
+    assert run.stdout.splitlines() == lines, run.stderr
