@@ -5,6 +5,7 @@ Version history:
           ping, hello, goodbye, stalled, verify, get_fleet
     1.1 - get_versions, adopt_node, reset_flapping; hello takes version, the caller's
           service level, and formerly and nodes, what the host was
+    1.2 - claim, claim_many, confirm_claim, release_claim, list_claims
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 from oslo_versionedobjects import base as ovo_base
 
+from conductor import claim_calls
 from conductor import paging
 from musterbook import errors
 from musterbook import levels
@@ -23,7 +25,7 @@ from musterbook.context import service_context
 from objects import base
 
 TOPIC = "conductor"
-VERSION = "1.1"
+VERSION = "1.2"
 #: What a call needs unless it says otherwise: any conductor answers it.
 _FIRST = "1.0"
 _LEVELS = "1.1"
@@ -37,7 +39,7 @@ _AUTO = "auto"
 _ASKING_SECONDS = 3.0
 
 
-class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
+class ConductorAPI(claim_calls.ClaimCalls, ovo_base.VersionedObjectIndirectionAPI):
     """Calls to any conductor; thread-safe.
 
     Also the carrier of remotable methods (``MusterObject.indirection_api``). Every
