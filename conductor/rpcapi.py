@@ -5,7 +5,8 @@ Version history:
           ping, hello, goodbye, stalled, verify, get_fleet
     1.1 - get_versions, adopt_node, reset_flapping; hello takes version, the caller's
           service level, and formerly and nodes, what the host was
-    1.2 - claim, claim_many, confirm_claim, release_claim, list_claims
+    1.2 - claim, claim_many, confirm_claim, release_claim, list_claims; ComputeNode has
+          custom_resources, labels and booted_at
 """
 
 from collections.abc import Mapping
@@ -125,16 +126,17 @@ class ConductorAPI(claim_calls.ClaimCalls, ovo_base.VersionedObjectIndirectionAP
         anything. What is newer itself can't be said in an older way.
         """
         began = time.monotonic()
-        seconds = self._timeout if timeout is None else timeout
-        try:
-            return self._take_turns(context, method, seconds, interface, args)
-        except errors.UnsupportedObject:
-            # Not a second time: then it isn't for our objects that it refuses.
-            again = self._pin.allows(_LEVELS) and self._pin.refused(_FIRST)
-            left = seconds - (time.monotonic() - began)
-            if interface is not None or not again or left <= 0:
-                raise
-        return self._take_turns(context, method, left, interface, args)
+        left = seconds = self._timeout if timeout is None else timeout
+        while True:
+            try:
+                return self._take_turns(context, method, left, interface, args)
+            except errors.UnsupportedObject:
+                # In the first version it isn't for our objects that it refuses.
+                lower = _version_before(interface or self._pin.version())
+                again = lower is not None and self._pin.refused(lower)
+                left = seconds - (time.monotonic() - began)
+                if interface is not None or not again or left <= 0:
+                    raise
 
     def _take_turns(
         self,
@@ -406,6 +408,13 @@ class ConductorAPI(claim_calls.ClaimCalls, ovo_base.VersionedObjectIndirectionAP
             columns=None if columns is None else list(columns),
         )
         return answer
+
+
+def _version_before(version: str) -> str | None:
+    """Return the interface's version before this one; None: it is the first."""
+    known = levels.conductor_versions()
+    at = known.index(version)
+    return known[at - 1] if at else None
 
 
 def _too_new(method: str) -> errors.UnsupportedObject:

@@ -54,13 +54,14 @@ HISTORY: tuple[Level, ...] = (
             "ServiceList": "1.2",
         },
     ),
-    # 2: claims, of a conductor and by an agent
+    # 2: ComputeNode.custom_resources, labels, booted_at; claims, of a conductor and by
+    # an agent
     Level(
         conductor="1.2",
         compute="1.1",
         objects={
-            "ComputeNode": "1.2",
-            "ComputeNodeList": "1.2",
+            "ComputeNode": "1.3",
+            "ComputeNodeList": "1.3",
             "Service": "1.2",
             "ServiceList": "1.2",
         },

@@ -213,6 +213,8 @@ def _plain_fields(
         if kind is not None:
             kinds = {kind, type(None)} if field.nullable else {kind}
             found[name] = f"_obj_{name}", frozenset(kinds)
+        elif field.nullable:
+            found[name] = f"_obj_{name}", frozenset({type(None)})
     return found
 
 

@@ -21,8 +21,11 @@ from objects import service as service_obj
 from objects import store
 
 _JUNO = "1.0"
-#: Versions without usage_confirmed.
-_OLDER = (_JUNO, "1.1")
+#: Fields that versions up to these don't have.
+_NEWER = (
+    ((_JUNO, "1.1"), ("usage_confirmed",)),
+    ((_JUNO, "1.1", "1.2"), ("booted_at", "custom_resources", "labels")),
+)
 #: Fields of version 1.0, the Juno shape, besides the timestamps.
 _JUNO_FIELDS = frozenset(
     {
@@ -45,13 +48,14 @@ class ComputeNode(base.MusterObject):
         1.1 - host and uuid identify; service_id nullable and deprecated; ratios,
               reserved amounts, generations, boot_id, service
         1.2 - usage is the conductor's to write; usage_confirmed, confirm_usage
+        1.3 - custom_resources, labels, booted_at
     """
 
-    VERSION = "1.2"
+    VERSION = "1.3"
     OBJ_KEY_FIELDS = ("id", "host", "inventory_generation")
 
     # Of a peer that doesn't say which versions of Service it knows.
-    obj_relationships = {"service": [("1.1", "1.1"), ("1.2", "1.2")]}
+    obj_relationships = {"service": [("1.1", "1.1"), ("1.2", "1.2"), ("1.3", "1.2")]}
 
     fields = {
         "created_at": fields.DateTimeField(nullable=True),
@@ -91,6 +95,9 @@ class ComputeNode(base.MusterObject):
         "stats": fields.DictOfNullableStringsField(nullable=True),
         "numa_topology": fields.StringField(nullable=True),
         "boot_id": fields.StringField(nullable=True),
+        "booted_at": fields.DateTimeField(nullable=True),
+        "custom_resources": fields.DictOfIntegersField(nullable=True),
+        "labels": fields.DictOfStringsField(nullable=True),
         "generation": fields.IntegerField(),
         "inventory_generation": fields.IntegerField(),
         # False: part of usage is what an agent has still to confirm.
@@ -107,8 +114,10 @@ class ComputeNode(base.MusterObject):
     ) -> None:
         """Turn the primitive into the shape of an older version."""
         super().obj_make_compatible(primitive, target_version)
-        if target_version in _OLDER:
-            primitive.pop("usage_confirmed", None)
+        for versions, names_since in _NEWER:
+            if target_version in versions:
+                for name in names_since:
+                    primitive.pop(name, None)
         if target_version != _JUNO:
             return
         for name in primitive.keys() - _JUNO_FIELDS:
@@ -354,12 +363,15 @@ class ComputeNodeList(ovo_base.ObjectListBase[ComputeNode], base.MusterObject):
         1.0 - first version
         1.1 - ComputeNode 1.1
         1.2 - ComputeNode 1.2
+        1.3 - ComputeNode 1.3
     """
 
-    VERSION = "1.2"
+    VERSION = "1.3"
     OBJ_KEY_FIELDS = ()
 
-    obj_relationships = {"objects": [("1.0", "1.0"), ("1.1", "1.1"), ("1.2", "1.2")]}
+    obj_relationships = {
+        "objects": [("1.0", "1.0"), ("1.1", "1.1"), ("1.2", "1.2"), ("1.3", "1.3")]
+    }
 
     fields = {"objects": fields.ListOfObjectsField("ComputeNode")}
 

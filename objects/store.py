@@ -2,10 +2,10 @@
 
 conductor/db implements it; conductor/main.py (and the standalone command) bind it
 once per process, before the first call is served. Rows are plain mappings from
-column name to Python value: ``deleted`` is a bool, instants are aware UTC, ``stats``
-is a dict or None, ``usage_confirmed`` is a bool, and columns that an object doesn't
-know are ignored by it. Rows of
-Juno's shape come with ``host`` derived from their service.
+column name to Python value: ``deleted`` is a bool, instants are aware UTC, ``stats``,
+``custom_resources`` and ``labels`` are dicts or None, ``usage_confirmed`` is a bool,
+and columns that an object doesn't know are ignored by it. Rows of Juno's shape come
+with ``host`` derived from their service.
 
 A ``grant`` is the caller's, if it is an agent: writing is refused if it isn't the
 current one of its host (Superseded), and for nodes of another host than that

@@ -23,31 +23,31 @@ _S = models.services
 _L = models.leases
 _F = models.freezes
 
-_QUERY = (
-    sa.select(
-        _S.c.id,
-        _S.c.host,
-        _S.c.deleted.is_(None).label("is_old"),
-        _S.c.disabled,
-        _S.c.disabled_reason,
-        _S.c.forced_down,
-        _S.c.incarnation,
-        _S.c.goodbye_at.is_not(None).label("said_goodbye"),
-        _S.c.stalled_reason,
-        _S.c.state,
-        _S.c.state_cause,
-        _S.c.state_incarnation,
-        types.now().label("now"),
-        _L.c.expires_at.label("lease_ends"),
-        _F.c.cause.label("freeze"),
-        _F.c.since.label("frozen_since"),
-    )
-    .select_from(_S.outerjoin(_L, _L.c.name == liveness.LEASE).outerjoin(_F, sa.true()))
-    .where(
-        types.folded(_S.c.host).in_(sa.bindparam("hosts", expanding=True)),
-        _S.c.binary == service_obj.COMPUTE_BINARY,
-        models.live(_S),
-    )
+_QUERY = sa.select(
+    _S.c.id,
+    _S.c.host,
+    _S.c.deleted.is_(None).label("is_old"),
+    _S.c.disabled,
+    _S.c.disabled_reason,
+    _S.c.forced_down,
+    _S.c.incarnation,
+    _S.c.goodbye_at.is_not(None).label("said_goodbye"),
+    _S.c.stalled_reason,
+    _S.c.state,
+    _S.c.state_cause,
+    _S.c.state_incarnation,
+    types.now().label("now"),
+    sa.select(_L.c.expires_at)
+    .where(_L.c.name == liveness.LEASE)
+    .scalar_subquery()
+    .label("lease_ends"),
+    # Every host is in one zone until there are aggregates: any freeze is its.
+    sa.select(sa.func.min(_F.c.cause)).scalar_subquery().label("freeze"),
+    sa.select(sa.func.min(_F.c.since)).scalar_subquery().label("frozen_since"),
+).where(
+    types.folded(_S.c.host).in_(sa.bindparam("hosts", expanding=True)),
+    _S.c.binary == service_obj.COMPUTE_BINARY,
+    models.live(_S),
 )
 #: A word, and a sentence with what was found.
 Hindrance = tuple[str, str]

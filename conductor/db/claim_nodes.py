@@ -31,7 +31,6 @@ _COLUMNS = [
         "id", "uuid", "host", "hypervisor_hostname", "deleted", "booking", "created_at",
         *booking.RATIOS, *usage.AMOUNTS, *claim_rules.CUSTOM_COLUMNS,
     )
-    if name in _T.c
 ]  # fmt: skip
 # Of deleted ones too: what is allocated of them stays, and comes back with them.
 _LOCKED = (

@@ -241,7 +241,7 @@ def room_of(row: Mapping[str, Any], hindrances: Sequence[tuple[str, str]] = ()) 
     :param row: its uuid, and the columns of the resources, their ratios, and
         CUSTOM_COLUMNS
     """
-    custom, custom_used = (counts(row.get(name)) for name in CUSTOM_COLUMNS)
+    custom, custom_used = (counts(row[name]) for name in CUSTOM_COLUMNS)
     total: dict[str, int] = {}
     offered: dict[str, int] = {}
     free: dict[str, int] = {}

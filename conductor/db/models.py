@@ -368,6 +368,23 @@ compute_nodes = sa.Table(
         sa.String(64),
         doc="boot of the machine in which the inventory was read; the agent",
     ),
+    _instant(
+        "booted_at",
+        "when that boot was, by the machine's own clock, from which its uptime "
+        "follows; NULL: not known; written by the agent along with boot_id",
+    ),
+    sa.Column(
+        "custom_resources",
+        sa.Text,
+        doc="JSON object of further countable resources that the node has, name to "
+        "amount, such as CUSTOM_GPU; NULL: none; written by the agent",
+    ),
+    sa.Column(
+        "labels",
+        sa.Text,
+        doc="JSON object of texts that tell nodes apart, such as rack; NULL: none; "
+        "written by the agent",
+    ),
     _count(
         "generation", "rises with every change of the row; written by the conductor"
     ),

@@ -28,7 +28,7 @@ CAPACITY = frozenset(
         "supported_instances", "numa_topology", "disk_available_least",
         "reserved_vcpus", "reserved_memory_mb", "reserved_local_gb",
         "cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio",
-        "boot_id",
+        "boot_id", "booted_at", "custom_resources", "labels",
     }
 )  # fmt: skip
 #: Above it, a row's usage is booked, and the next report is like any other.

@@ -577,6 +577,10 @@ def _writable(values: store.Row, writes_usage: bool) -> dict[str, Any]:
         del writable[name]
     if isinstance(writable.get("stats"), Mapping):
         writable["stats"] = json.dumps(dict(writable["stats"]), sort_keys=True)
+    for name, check in rows.CUSTOM.items():
+        if writable.get(name) is not None:
+            checked = check(writable[name], name)
+            writable[name] = json.dumps(checked) if checked else None
     if "cpu_info" in writable and writable["cpu_info"] is None:
         writable["cpu_info"] = ""
     if isinstance(writable.get("uuid"), str):

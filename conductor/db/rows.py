@@ -1,5 +1,6 @@
 """Turning stored rows into what the store port promises; odd old rows included."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -14,12 +15,19 @@ import sqlalchemy as sa
 from conductor.db import booking
 from conductor.db import models
 from conductor.db import types
+from musterbook import custom
+from musterbook import errors
 
 #: A row as SQLAlchemy or one of ours hands it out.
 Stored = sa.RowMapping | Mapping[str, Any]
 
 _SERVICE_INSTANTS = {
     c.name for c in models.services.c if isinstance(c.type, types.UtcDateTime)
+}
+#: Columns with a JSON object of ours, NULL where it is empty, and what checks them.
+CUSTOM: Mapping[str, Callable[[object, str], dict[str, Any]]] = {
+    "custom_resources": custom.check_resources,
+    "labels": custom.check_labels,
 }
 #: Of the uuids that are derived for rows which have none.
 _NAMESPACE = uuidlib.UUID("5e1b0d3c-6f0a-4c55-9a55-0b7f3b0d6a11")
@@ -57,6 +65,9 @@ def made_node(found: dict[str, Any]) -> dict[str, Any]:
     """Turn the stored row of a compute node, a copy, into node()'s; return it."""
     found["deleted"] = bool(found["deleted"])
     found["stats"] = parse_stats(found["stats"])
+    for name in CUSTOM:
+        if found[name] is not None:
+            found[name] = parse_custom(name, found[name])
     if found["uuid"] is None:
         found["uuid"] = legacy_uuid("compute_nodes", found["id"], found["created_at"])
     return with_usage_confirmed(found)
@@ -136,6 +147,14 @@ def parse_stats(text: str | None) -> dict[str, str | None] | None:
         key: value if value is None or isinstance(value, str) else json.dumps(value)
         for key, value in found.items()
     }
+
+
+def parse_custom(name: str, text: str) -> dict[str, Any] | None:
+    """Return what a column of CUSTOM holds; None for what nobody of ours wrote."""
+    try:
+        return CUSTOM[name](json.loads(text), name) or None
+    except (ValueError, errors.InvalidInput):
+        return None
 
 
 def inserted_id(result: sa.CursorResult[Any]) -> int:

@@ -8,6 +8,7 @@ seen. Nothing here was copied from what our code sends.
 
 from collections.abc import Iterator
 from collections.abc import Mapping
+import datetime
 import threading
 import time
 from typing import Any
@@ -47,7 +48,7 @@ GET_NODE = {
     "args": {
         "objname": "ComputeNode",
         "objmethod": "get_by_host_and_nodename",
-        "object_versions": {"ComputeNode": "1.2", "Service": "1.2"},
+        "object_versions": {"ComputeNode": "1.3", "Service": "1.2"},
         "args": ["web1", "web1"],
         "kwargs": {},
     },
@@ -59,7 +60,7 @@ SAVE_NODE = {
         "objinst": {
             "versioned_object.name": "ComputeNode",
             "versioned_object.namespace": "musterbook",
-            "versioned_object.version": "1.2",
+            "versioned_object.version": "1.3",
             "versioned_object.data": {
                 "id": 3,
                 "host": "web1",
@@ -67,6 +68,29 @@ SAVE_NODE = {
                 "memory_mb": 32768,
             },
             "versioned_object.changes": ["memory_mb"],
+        },
+        "objmethod": "save",
+        "args": [],
+        "kwargs": {},
+    },
+}
+SAVE_CUSTOM = {
+    "method": "object_action",
+    "version": "1.0",
+    "args": {
+        "objinst": {
+            "versioned_object.name": "ComputeNode",
+            "versioned_object.namespace": "musterbook",
+            "versioned_object.version": "1.3",
+            "versioned_object.data": {
+                "id": 3,
+                "host": "web1",
+                "inventory_generation": 2,
+                "booted_at": "2026-01-02T03:04:05Z",
+                "custom_resources": {"CUSTOM_GPU": 4},
+                "labels": {"rack": "r1"},
+            },
+            "versioned_object.changes": ["booted_at", "custom_resources", "labels"],
         },
         "objmethod": "save",
         "args": [],
@@ -118,7 +142,7 @@ CONFIRM_USAGE = {
         "objinst": {
             "versioned_object.name": "ComputeNode",
             "versioned_object.namespace": "musterbook",
-            "versioned_object.version": "1.2",
+            "versioned_object.version": "1.3",
             "versioned_object.data": {
                 "id": 3,
                 "host": "web1",
@@ -153,7 +177,7 @@ BACKPORT = {
         "objinst": {
             "versioned_object.name": "ComputeNode",
             "versioned_object.namespace": "musterbook",
-            "versioned_object.version": "1.2",
+            "versioned_object.version": "1.3",
             "versioned_object.data": {"id": 3, "host": "web1", "service_id": None},
         },
         "object_versions": {"ComputeNode": "1.0"},
@@ -415,7 +439,7 @@ def test_a_read_is_sent(
     answer = {
         "versioned_object.name": "ComputeNode",
         "versioned_object.namespace": "musterbook",
-        "versioned_object.version": "1.2",
+        "versioned_object.version": "1.3",
         "versioned_object.data": {"id": 3, "vcpus": 8},
     }
     found = []
@@ -442,6 +466,50 @@ def test_a_save_is_sent(
     assert sent_to_conductor(wire, node.save, answer) == SAVE_NODE
     assert node.inventory_generation == 3
     assert node.obj_what_changed() == set()
+
+
+BOOT = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+
+
+def a_custom_node() -> compute_node.ComputeNode:
+    node = compute_node.ComputeNode().obj_fill(a_context(), NODE_ROW)
+    node.booted_at = BOOT
+    node.custom_resources = {"CUSTOM_GPU": 4}
+    node.labels = {"rack": "r1"}
+    return node
+
+
+def in_order(message: Any) -> Any:
+    """Return the message with what changed in order: it is a set."""
+    objinst = dict(message["args"]["objinst"])
+    objinst["versioned_object.changes"] = sorted(objinst["versioned_object.changes"])
+    return altered(message, objinst=objinst)
+
+
+def test_custom_resources_are_sent(
+    wire: Wire, transport: rpc.Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10)
+    monkeypatch.setattr(base.MusterObject, "indirection_api", api)
+    answer = [{"inventory_generation": 3, "obj_what_changed": []}, None]
+    sent = sent_to_conductor(wire, a_custom_node().save, answer)
+    assert in_order(sent) == SAVE_CUSTOM
+
+
+def test_an_older_conductor_is_not_told_of_them(
+    wire: Wire, transport: rpc.Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10, "1.1")
+    monkeypatch.setattr(base.MusterObject, "indirection_api", api)
+    node = a_custom_node()
+    node.memory_mb = 32768
+    answer = [{"inventory_generation": 3, "obj_what_changed": []}, None]
+    sent = sent_to_conductor(wire, node.save, answer)
+    objinst = {
+        **SAVE_NODE["args"]["objinst"],  # type: ignore[index]
+        "versioned_object.version": "1.2",
+    }
+    assert sent == altered(SAVE_NODE, objinst=objinst)
 
 
 def test_what_the_conductor_is_asked(wire: Wire, transport: rpc.Transport) -> None:
@@ -676,6 +744,27 @@ def test_a_refusal_of_the_older_objects_is_told(
         sent.clear()
 
 
+def test_auto_falls_back_by_one_version_at_a_time(
+    transport: rpc.Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conductor of version 1.1 keeps what 1.0 doesn't have."""
+    api = conductor_rpcapi.ConductorAPI(transport, 10, "auto")
+    api._pin._found = "1.2", time.monotonic()
+    sent: list[str] = []
+
+    def refuse_newer(*_: Any, **__: Any) -> tuple[dict[str, Any], None]:
+        version = api._object_versions()["ComputeNode"]
+        sent.append(version)
+        if version == "1.3":
+            raise errors.UnsupportedObject(reason="known up to 1.2")
+        return {}, None
+
+    monkeypatch.setattr(api._client, "call", refuse_newer)
+    api.object_action(a_context(), a_custom_node(), "save", [], {})
+    assert sent == ["1.3", "1.2"]
+    assert api._pin.version() == "1.1"
+
+
 def test_auto_speaks_the_newest_to_a_conductor_of_today(
     served: tuple[Nodes, Records], transport: rpc.Transport
 ) -> None:
@@ -733,7 +822,7 @@ def test_a_read_is_answered(wire: Wire, served: tuple[Nodes, Records]) -> None:
     assert answer == {
         "versioned_object.name": "ComputeNode",
         "versioned_object.namespace": "musterbook",
-        "versioned_object.version": "1.2",
+        "versioned_object.version": "1.3",
         "versioned_object.data": NODE_ROW,
     }
 
@@ -748,7 +837,7 @@ def test_a_read_is_answered_in_version_1_1(
     assert answer["versioned_object.data"] == known
 
 
-@pytest.mark.parametrize("version", ["1.1", "1.2"])
+@pytest.mark.parametrize("version", ["1.1", "1.2", "1.3"])
 def test_a_save_of_usage_says_which_version_asks(
     wire: Wire, served: tuple[Nodes, Records], version: str
 ) -> None:
@@ -793,6 +882,16 @@ def test_a_save_is_done(wire: Wire, served: tuple[Nodes, Records]) -> None:
     assert answer == [{"inventory_generation": 3, "obj_what_changed": []}, None]
 
 
+def test_custom_resources_are_saved(wire: Wire, served: tuple[Nodes, Records]) -> None:
+    wire.ask(SAVE_CUSTOM)
+    told = {
+        "booted_at": BOOT,
+        "custom_resources": {"CUSTOM_GPU": 4},
+        "labels": {"rack": "r1"},
+    }
+    assert served[0].saved == [(3, told, 2)]
+
+
 @pytest.mark.parametrize(
     "versions",
     [
@@ -818,9 +917,9 @@ def test_a_peer_that_knows_newer_versions_gets_ours(
 ) -> None:
     versions = {"ComputeNodeList": "1.7", "ComputeNode": "1.12"}
     answer = wire.ask(altered(GET_NODES, object_versions=versions))
-    assert answer["versioned_object.version"] == "1.2"
+    assert answer["versioned_object.version"] == "1.3"
     (first, _) = answer["versioned_object.data"]["objects"]
-    assert first["versioned_object.version"] == "1.2"
+    assert first["versioned_object.version"] == "1.3"
     assert first["versioned_object.data"] == NODE_ROW
     assert served[0].looked_up == []
 
@@ -914,13 +1013,13 @@ def test_what_is_nested_comes_in_the_versions_of_the_manifest(
 
 def test_versions_are_answered(wire: Wire, served: tuple[Nodes, Records]) -> None:
     assert wire.ask(GET_VERSIONS) == {
-        "level": 1,
+        "level": 2,
         "lowest_level": 0,
-        "conductor": "1.1",
+        "conductor": "1.2",
         "compute": "1.0",
         "objects": {
-            "ComputeNode": "1.2",
-            "ComputeNodeList": "1.2",
+            "ComputeNode": "1.3",
+            "ComputeNodeList": "1.3",
             "Service": "1.2",
             "ServiceList": "1.2",
         },
@@ -1065,7 +1164,7 @@ def test_a_newer_object_is_refused_where_conductor_and_agent_are_one_process(
     if name == "object_backport_versions":
         message["args"] = {"objinst": newer, "object_versions": {"ComputeNode": "1.1"}}
         message["method"] = name
-    with pytest.raises(errors.UnsupportedObject, match=r"ComputeNode.*1\.2"):
+    with pytest.raises(errors.UnsupportedObject, match=r"ComputeNode.*1\.3"):
         wire.ask(message)
 
 

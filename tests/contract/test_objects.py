@@ -37,6 +37,7 @@ COMPUTE_NODE_1_1 = COMPUTE_NODE_1_0 | {
     "boot_id", "generation", "inventory_generation", "service",
 }  # fmt: skip
 COMPUTE_NODE_1_2 = COMPUTE_NODE_1_1 | {"usage_confirmed"}
+COMPUTE_NODE_1_3 = COMPUTE_NODE_1_2 | {"custom_resources", "labels", "booted_at"}
 SERVICE_1_0 = TIMESTAMPS | {
     "id", "host", "binary", "topic", "report_count", "disabled", "disabled_reason",
 }  # fmt: skip
@@ -64,8 +65,8 @@ REMOTABLE = {
 # A change here changes what peers see: raise VERSION, describe it in the class, keep
 # the older shape in obj_make_compatible, then note the new fingerprint.
 FINGERPRINTS = {
-    "ComputeNode": "1.2-4d3b94299671adc0302cd117e0a3a198",
-    "ComputeNodeList": "1.2-50b06cd078ccff5ce4e1d57d17756207",
+    "ComputeNode": "1.3-07dfa095901884995780cf8adee53a3b",
+    "ComputeNodeList": "1.3-50b06cd078ccff5ce4e1d57d17756207",
     "Service": "1.2-28e6220ddc46767687fb58b91c255633",
     "ServiceList": "1.2-f8c6c25523a762242e9e789bcdad05ca",
 }
@@ -117,7 +118,7 @@ def a_node(**values: Any) -> compute_node.ComputeNode:
 
 
 def test_fields() -> None:
-    assert set(compute_node.ComputeNode.fields) == COMPUTE_NODE_1_2
+    assert set(compute_node.ComputeNode.fields) == COMPUTE_NODE_1_3
     assert set(service.Service.fields) == SERVICE_1_2
 
 
@@ -190,10 +191,18 @@ def test_a_node_for_a_peer_of_version_1_0() -> None:
 
 @pytest.mark.parametrize(
     ("version", "known"),
-    [("1.0", COMPUTE_NODE_1_0), ("1.1", COMPUTE_NODE_1_1), ("1.2", COMPUTE_NODE_1_2)],
+    [
+        ("1.0", COMPUTE_NODE_1_0),
+        ("1.1", COMPUTE_NODE_1_1),
+        ("1.2", COMPUTE_NODE_1_2),
+        ("1.3", COMPUTE_NODE_1_3),
+    ],
 )
 def test_a_peer_gets_the_fields_of_its_version(version: str, known: set[str]) -> None:
-    node = a_node(usage_confirmed=False, vcpus_used=3, boot_id="b")
+    node = a_node(
+        usage_confirmed=False, vcpus_used=3, boot_id="b", booted_at=None,
+        custom_resources={"CUSTOM_GPU": 4}, labels={"rack": "r1"},
+    )  # fmt: skip
     data = node.obj_to_primitive(target_version=version)["versioned_object.data"]
     assert set(data) == known & (node.obj_values().keys())
 
@@ -233,7 +242,7 @@ def test_a_node_with_its_service_for_peers_that_say_nothing_of_it(
         assert data["service"]["versioned_object.data"] == {"id": 7, "state": "up"}
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2", "1.3"])
 def test_a_list_holds_nodes_of_its_own_version(version: str) -> None:
     nodes = compute_node.ComputeNodeList(objects=[a_node()])
     primitive = nodes.obj_to_primitive(version)

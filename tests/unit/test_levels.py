@@ -25,7 +25,9 @@ def test_the_newest_level_is_what_this_code_speaks() -> None:
     assert newest.objects == ours
 
 
-@pytest.mark.parametrize(("level", "conductor"), [(0, "1.0"), (1, "1.1"), (99, "1.1")])
+@pytest.mark.parametrize(
+    ("level", "conductor"), [(0, "1.0"), (1, "1.1"), (2, "1.2"), (99, "1.2")]
+)
 def test_what_a_level_speaks(level: int, conductor: str) -> None:
     assert levels.of(level).conductor == conductor
 
@@ -33,7 +35,9 @@ def test_what_a_level_speaks(level: int, conductor: str) -> None:
 def test_objects_of_a_pin() -> None:
     assert levels.objects_with("1.0")["Service"] == "1.1"
     assert levels.objects_with("1.1")["Service"] == "1.2"
-    assert levels.conductor_versions() == ["1.0", "1.1"]
+    assert levels.objects_with("1.1")["ComputeNode"] == "1.2"
+    assert levels.objects_with("1.2")["ComputeNode"] == "1.3"
+    assert levels.conductor_versions() == ["1.0", "1.1", "1.2"]
     assert levels.compute_versions() == ["1.0"]
 
 

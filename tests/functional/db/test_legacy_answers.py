@@ -342,7 +342,7 @@ def newer_objects(desk: Desk) -> None:
     node = desk.node(desk.service())
     for version in ("1.3", "1.99", "2.0"):
         newer = primitive("ComputeNode", version, {"id": node, "vcpus": 99}, ["vcpus"])
-        known = rf"up to version 1\.2, not in {re.escape(version)}"
+        known = rf"up to version 1\.3, not in {re.escape(version)}"
         with pytest.raises(errors.UnsupportedObject, match=known):
             desk.send(
                 "object_action", objinst=newer, objmethod="save", args=[], kwargs={}
@@ -351,7 +351,7 @@ def newer_objects(desk: Desk) -> None:
             desk.send(
                 "object_backport_versions",
                 objinst=newer,
-                object_versions={"ComputeNode": "1.2"},
+                object_versions={"ComputeNode": "1.3"},
             )
     assert desk.node_row(node)["vcpus"] == 8
 
@@ -359,7 +359,7 @@ def newer_objects(desk: Desk) -> None:
 def newer_answers(desk: Desk) -> None:
     node = desk.node(desk.service())
     answer = desk.get("ComputeNode", "get_by_id", node, version="1.9")
-    assert answer["versioned_object.version"] == "1.2"
+    assert answer["versioned_object.version"] == "1.3"
     assert answer["versioned_object.data"]["host"] == "web1"
 
 

@@ -32,7 +32,7 @@ NODE_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a001"
 CREATED_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a003"
 VERSIONS = dict.fromkeys(
     ("ComputeNode", "ComputeNodeList", "Service", "ServiceList"), "1.1"
-) | {"ComputeNode": "1.2", "ComputeNodeList": "1.2"}
+) | {"ComputeNode": "1.3", "ComputeNodeList": "1.3"}
 OTHER_UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a009"
 #: Say when, or how often, and not what.
 WHEN = {"updated_at", "created_at", "deleted_at", "granted_at", "generation"}

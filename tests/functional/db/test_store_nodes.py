@@ -440,6 +440,9 @@ def test_services_of_a_list_are_those_of_a_look_up(
         ("cpu_allocation_ratio", float("nan"), "finite"),
         ("host_ip", "1" * 40, "at most 39"),
         ("colour", "red", "not a field"),
+        ("custom_resources", {"GPU": 1}, "'GPU' is no name"),
+        ("labels", {"rack": 1}, "rack: 1 is no value"),
+        ("booted_at", "2026", "not an instant"),
     ],
 )
 def test_values_that_do_not_fit(
@@ -453,6 +456,33 @@ def test_values_that_do_not_fit(
         with pytest.raises(errors.InvalidInput):
             store.compute_node_update(1, {field: value}, None)
     assert store.compute_nodes() == []
+
+
+def test_custom_resources_are_kept_and_emptied(
+    store: db_store.DatabaseStore, engine: sa.Engine
+) -> None:
+    boot = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+    told = {
+        "custom_resources": {"CUSTOM_A": 2**31 - 1, "CUSTOM_GPU": 0},
+        "labels": {"rack": 'r"1', "site": "north"},
+        "booted_at": boot,
+    }
+    made = store.compute_node_create(VALUES | told)
+    assert {k: made[k] for k in told} == told
+    less = {"custom_resources": {"CUSTOM_GPU": 3}, "labels": {}}
+    answer = store.compute_node_update(made["id"], less, made["inventory_generation"])
+    assert answer["inventory_generation"] == made["inventory_generation"] + 1
+    (listed,) = store.compute_nodes()
+    assert listed["custom_resources"] == {"CUSTOM_GPU": 3}
+    assert listed["labels"] is None  # so a row of before is as one without any
+    with pytest.raises(errors.InventoryChanged):
+        store.compute_node_update(made["id"], told, made["inventory_generation"])
+    # What nobody of ours wrote doesn't keep a list from being read.
+    with engine.begin() as connection:
+        odd = {"custom_resources": "{4", "labels": '{"a":1}'}
+        connection.execute(models.compute_nodes.update().values(odd))
+    (listed,) = store.compute_nodes()
+    assert (listed["custom_resources"], listed["labels"]) == (None, None)
 
 
 def test_largest_values_fit(store: db_store.DatabaseStore) -> None:

@@ -7,7 +7,7 @@ from alembic import op
 import sqlalchemy as sa
 
 revision = "0006"
-down_revision = "0004"
+down_revision = "0005"
 
 COLUMN = "custom_used"
 INDEXES = {
