@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from collections.abc import Sequence
 import math
-import re
 from typing import Any
 
 from oslo_utils import uuidutils
 
 from conductor.db import claim_rules
 from conductor.db import limits
+from musterbook import custom
 from musterbook import errors
 
 #: Of one call, each with at most so many candidates, all of them with at most so many
@@ -17,11 +17,9 @@ from musterbook import errors
 MOST_REQUESTS = 500
 MOST_CANDIDATES = 100
 MOST_NODES = 2000
-#: Custom resources in one claim, and seconds for which one may be held.
-MOST_CUSTOM = 64
+#: For which one may be held.
 MOST_SECONDS = 7 * 86_400
 _MOST_OWNER = 255
-_CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}", re.ASCII)
 _FIELDS = {"uuid", "resources", "candidates", "owner", "seconds", "replaces"}
 
 
@@ -106,26 +104,17 @@ def check_resources(value: object, field: str) -> dict[str, int]:
     """
     if not isinstance(value, Mapping):
         raise _refused(field, "is not an object of names and amounts")
-    if len(value) > len(claim_rules.RESOURCES) + MOST_CUSTOM:
-        raise _refused(field, f"has {len(value)} resources, which is too many")
-    found: dict[str, int] = {}
-    for name, amount in value.items():
-        known = name in claim_rules.RESOURCES
-        if not known and not (isinstance(name, str) and _CUSTOM.fullmatch(name)):
-            plain = ", ".join(claim_rules.RESOURCES)
-            raise _refused(
-                field,
-                f"has {ascii(name)[:64]}, which is none of {plain} and no name of a "
-                "custom resource (CUSTOM_ and then A-Z 0-9 _)",
-            )
+    plain = {name: value[name] for name in claim_rules.RESOURCES if name in value}
+    for name, amount in plain.items():
         if not limits.countable(amount) or amount < 0:
             raise _refused(
                 f"{field}.{name}",
                 f"{ascii(amount)[:32]} is not a whole number from 0 to "
                 f"{limits.LARGEST}",
             )
-        if amount:
-            found[name] = amount
+    rest = {name: amount for name, amount in value.items() if name not in plain}
+    given = plain | custom.check_resources(rest, field)
+    found = {name: amount for name, amount in given.items() if amount}
     if not found:
         raise _refused(field, "asks for nothing")
     return found

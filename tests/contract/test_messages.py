@@ -1016,7 +1016,7 @@ def test_versions_are_answered(wire: Wire, served: tuple[Nodes, Records]) -> Non
         "level": 2,
         "lowest_level": 0,
         "conductor": "1.2",
-        "compute": "1.0",
+        "compute": "1.1",
         "objects": {
             "ComputeNode": "1.3",
             "ComputeNodeList": "1.3",

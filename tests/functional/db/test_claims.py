@@ -428,3 +428,28 @@ def test_what_was_decided_long_ago_is_not_committed(
     assert answer["outcome"] == "claimed"
     assert next(times, None) is None
     assert fleet.used() == (1, 0, 0)
+
+
+def test_custom_resources_are_counted_as_well(fleet: claiming.Fleet) -> None:
+    has = {"custom_resources": {"CUSTOM_FPGA": 2, "CUSTOM_BW": 100}}
+    fleet.add("h3", **has)
+    asked = [
+        fleet.ask("h3", resources={"CUSTOM_FPGA": 1, "vcpus": 1}) for _ in range(3)
+    ]
+    answers = fleet.claim(*asked)
+    assert [a["outcome"] for a in answers] == ["claimed", "claimed", "refused"]
+    assert words(answers[2]) == ["no-room"]
+    assert answers[0]["resources"] == {"CUSTOM_FPGA": 1, "vcpus": 1}
+    assert fleet.claim(asked[1]) == [answers[1]]
+    fleet.check()
+    # What an agent reports doesn't change what is allocated.
+    node = fleet.nodes.compute_node_get(uuid=fleet.uuids["h3"])
+    more = {"custom_resources": {"CUSTOM_FPGA": 3}}
+    fleet.nodes.compute_node_update(node["id"], more, node["inventory_generation"])
+    fleet.check()
+    (answer,) = fleet.claim(fleet.ask("h3", resources={"CUSTOM_FPGA": 1}))
+    assert answer["outcome"] == "claimed"
+    for uuid, _, _ in fleet.stored():
+        fleet.store.release(uuid)
+    assert fleet.used("h3") == (0, 0, 0)
+    fleet.check()
