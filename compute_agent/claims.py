@@ -2,13 +2,15 @@
 
 The agent holds nothing: the conductor decides and books. No lock is held while it is
 asked. If what it did stays unknown, the claim is released by its uuid, so that nothing
-half made is left, and nothing can come of a message that is still on its way.
+half made is left, and nothing can come of a message that is still on its way. Unless
+it was answered to somebody meanwhile, or before: each call has a uuid of its own.
 """
 
 from collections.abc import Mapping
 import threading
 from typing import Any
 from typing import Protocol
+import uuid as uuidlib
 
 from oslo_log import log as logging
 
@@ -43,7 +45,7 @@ class Conductor(Protocol):
         """Book a claim."""
 
     def release_claim(
-        self, context: RequestContext, uuid: str, *, timeout: float
+        self, context: RequestContext, uuid: str, *, timeout: float, attempt: str
     ) -> None:
         """Give one back."""
 
@@ -70,7 +72,8 @@ class Claimer:
         self._seconds = seconds
         self._lock = threading.Lock()  # guards the two that follow
         self._nodes: Mapping[str, str] = {}  # uuid to name
-        self._pending: set[str] = set()  # uuids of claims that are to be released
+        # What is to be released: uuids of claims, each with its call's.
+        self._pending: set[tuple[str, str]] = set()
 
     def know(self, nodes: Mapping[str, str]) -> None:
         """Take up which nodes the host has, by name, and try releases again.
@@ -80,8 +83,8 @@ class Claimer:
         with self._lock:
             self._nodes = {uuid: name for name, uuid in nodes.items()}
             pending = sorted(self._pending)
-        for uuid in pending:
-            if not self._release(uuid):
+        for one in pending:
+            if not self._release(*one):
                 return  # nor would the others be
 
     def claim(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +99,12 @@ class Claimer:
         :raises Superseded: another process was granted the host
         """
         uuid = request.get("uuid")
-        wanted = dict(request) | {"candidates": self._candidates(request, uuid)}
+        attempt = str(uuidlib.uuid4())
+        wanted = {
+            **request,
+            "candidates": self._candidates(request, uuid),
+            "attempt": attempt,
+        }
         trouble = self._marks.trouble()
         if trouble is not None:
             raise _refused(uuid, "stalled", f"the host can't take anything: {trouble}")
@@ -106,7 +114,7 @@ class Claimer:
             )
         except _UNKNOWN as exc:
             LOG.warning("Claim %s ended unknown and is released: %s", uuid, exc.message)
-            self._undo(str(uuid))
+            self._undo(str(uuid), attempt)
             raise
 
     def _candidates(self, request: Mapping[str, Any], uuid: object) -> list[Any]:
@@ -132,24 +140,26 @@ class Claimer:
             )
         return list(wanted)
 
-    def _undo(self, uuid: str) -> None:
+    def _undo(self, uuid: str, attempt: str) -> None:
         with self._lock:
             if len(self._pending) < _MOST_PENDING:
-                self._pending.add(uuid)
-        self._release(uuid)
+                self._pending.add((uuid, attempt))
+        self._release(uuid, attempt)
 
-    def _release(self, uuid: str) -> bool:
+    def _release(self, uuid: str, attempt: str) -> bool:
         """Release a claim; return whether it is done with."""
         seconds = self._seconds * _RELEASE_SHARE
         try:
-            self._conductor.release_claim(self._held.context, uuid, timeout=seconds)
+            self._conductor.release_claim(
+                self._held.context, uuid, timeout=seconds, attempt=attempt
+            )
         except errors.MusterbookError as exc:
             if isinstance(exc, (*_UNKNOWN, errors.DatabaseBusy)):
                 LOG.debug("Claim %s is released later: %s", uuid, exc.message)
                 return False
             LOG.warning("Claim %s is not released: %s", uuid, exc.message)
         with self._lock:
-            self._pending.discard(uuid)
+            self._pending.discard((uuid, attempt))
         return True
 
 

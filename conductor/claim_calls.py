@@ -95,8 +95,13 @@ class ClaimCalls:
         uuid: str,
         owner: str | None = None,
         timeout: float | None = None,
+        attempt: str | None = None,
     ) -> None:
-        """Give a claim back; one that isn't known can't be booked any more."""
+        """Give a claim back; one that isn't known can't be booked any more.
+
+        :param attempt: only if it was last answered to the call of claim whose request
+            had this ``attempt``, a uuid
+        """
         self._call(
             context,
             "release_claim",
@@ -104,6 +109,7 @@ class ClaimCalls:
             interface=INTERFACE,
             uuid=uuid,
             owner=owner,
+            attempt=attempt,
         )
 
     def list_claims(

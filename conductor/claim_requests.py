@@ -20,7 +20,7 @@ MOST_NODES = 2000
 #: For which one may be held.
 MOST_SECONDS = 7 * 86_400
 _MOST_OWNER = 255
-_FIELDS = {"uuid", "resources", "candidates", "owner", "seconds", "replaces"}
+_FIELDS = {"uuid", "resources", "candidates", "owner", "seconds", "replaces", "attempt"}
 
 
 def parse(value: object, hold_seconds: float) -> list[claim_rules.Request]:
@@ -70,6 +70,9 @@ def _request(value: object, field: str, hold_seconds: float) -> claim_rules.Requ
         replaces = check_uuid(replaces, f"{field}.replaces")
         if replaces == uuid:
             raise _refused(f"{field}.replaces", "is the claim's own uuid")
+    attempt = value.get("attempt")
+    if attempt is not None:
+        attempt = check_uuid(attempt, f"{field}.attempt")
     given = value.get("resources")
     resources = None
     if given is not None or replaces is None:
@@ -81,6 +84,7 @@ def _request(value: object, field: str, hold_seconds: float) -> claim_rules.Requ
         owner=check_owner(value.get("owner"), f"{field}.owner"),
         seconds=_seconds(value.get("seconds"), f"{field}.seconds", hold_seconds),
         replaces=replaces,
+        attempt=attempt,
     )
 
 

@@ -91,12 +91,22 @@ class ClaimsManager:
 
     @rpc.exposed
     def release_claim(
-        self, context: RequestContext, uuid: str, owner: str | None = None
+        self,
+        context: RequestContext,
+        uuid: str,
+        owner: str | None = None,
+        attempt: str | None = None,
     ) -> None:
-        """Give a claim back; harmless if it is gone, or not yet there."""
+        """Give a claim back; harmless if it is gone, or not yet there.
+
+        :param attempt: only if it was last answered to this call of claim
+        """
+        if attempt is not None:
+            attempt = claim_requests.check_uuid(attempt, "attempt")
         self._store.release(
             claim_requests.check_uuid(uuid, "uuid"),
             claim_requests.check_owner(owner, "owner"),
+            attempt,
         )
 
     @rpc.exposed

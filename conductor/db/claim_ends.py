@@ -29,7 +29,7 @@ _CONFIRM = (
         _A.c.replaces.is_(None),
         _UNEXPIRED,
     )
-    .values(state=allocations.CONFIRMED, confirmed_at=types.now())
+    .values(state=allocations.CONFIRMED, confirmed_at=types.now(), attempt=None)
 )
 _EXPIRED = (
     _IS_CLAIM,
@@ -60,17 +60,23 @@ class ClaimEnds:
         if not done:
             retry.run(self._engine, lambda c: _confirm(c, uuid))
 
-    def release(self, uuid: str, owner: str | None = None) -> None:
+    def release(
+        self, uuid: str, owner: str | None = None, attempt: str | None = None
+    ) -> None:
         """Give a claim back; again, or of one that is gone, changes nothing.
 
         A uuid that isn't known is from now on: a claim under it that is still on its
         way books nothing.
 
         :param owner: noted with a uuid that isn't known
+        :param attempt: only if the claim was last answered to this call; None: in any
+            case
         :raises ClaimConflict: the uuid is not a claim's
         """
         retry.run(
-            self._engine, lambda c: _release(c, uuid, owner), again_on_duplicate=True
+            self._engine,
+            lambda c: _release(c, uuid, owner, attempt),
+            again_on_duplicate=True,
         )
 
     def expire(self, name: str, owner: str, term: int, limit: int = 200) -> list[str]:
@@ -170,7 +176,9 @@ def _finish(
     changes.write(connection)
 
 
-def _release(connection: sa.Connection, uuid: str, owner: str | None) -> None:
+def _release(
+    connection: sa.Connection, uuid: str, owner: str | None, attempt: str | None
+) -> None:
     found = _find(connection, uuid)
     if found is None:
         connection.execute(
@@ -188,7 +196,10 @@ def _release(connection: sa.Connection, uuid: str, owner: str | None) -> None:
     if found["state"] not in allocations.LIVE:
         return
     nodes = claim_nodes.lock(connection, [found["node_id"]])
-    live = _locked(connection, _A.c.uuid == uuid, allocations.IS_LIVE)
+    wanted = [_A.c.uuid == uuid, allocations.IS_LIVE]
+    if attempt is not None:
+        wanted.append(_A.c.attempt == attempt)
+    live = _locked(connection, *wanted)
     _finish(connection, nodes, live, allocations.RELEASED)
 
 
@@ -211,7 +222,9 @@ def _confirm(connection: sa.Connection, uuid: str) -> None:
         return
     change = _A.update().where(_A.c.uuid == uuid)
     connection.execute(
-        change.values(state=allocations.CONFIRMED, confirmed_at=types.now())
+        change.values(
+            state=allocations.CONFIRMED, confirmed_at=types.now(), attempt=None
+        )
     )
     old = rows.get(found["replaces"])
     if old is not None and old["state"] in allocations.LIVE:

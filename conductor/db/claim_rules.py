@@ -42,6 +42,7 @@ class Request:
     :ivar owner: whose it is, in the asker's words
     :ivar seconds: until it must be confirmed
     :ivar replaces: of a move: the claim that it takes over from
+    :ivar attempt: of an agent: this call's own uuid
     """
 
     uuid: str
@@ -50,6 +51,7 @@ class Request:
     owner: str | None
     seconds: float
     replaces: str | None = None
+    attempt: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ _KNOWN = (
     .select_from(_A.outerjoin(_N, _N.c.id == _A.c.node_id))
     .where(_A.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
 )
+_IS_HELD = sa.and_(_A.c.kind == allocations.CLAIM, _A.c.state == allocations.HELD)
 Answer = dict[str, Any]
 
 
@@ -55,8 +56,8 @@ class _StaleIds(Exception):
     """A remembered id has another uuid: the database isn't the one it was."""
 
 
-class _TookTooLong(Exception):
-    """What was decided is too old to be committed."""
+class _Changed(Exception):
+    """What was decided is too old to be committed, or somebody else was faster."""
 
 
 class ClaimWriter:
@@ -109,7 +110,7 @@ class ClaimWriter:
                 )
             except _StaleIds:
                 self._ids.forget()
-            except _TookTooLong:
+            except _Changed:
                 continue
         raise errors.DatabaseBusy(reason="no claim could be committed in time")
 
@@ -135,12 +136,13 @@ class ClaimWriter:
         }
         if grant is not None:
             grants.check(connection, grant, service_obj.COMPUTE_BINARY)
+        _note_attempts(connection, requests, known)
         if new:
             began = self._clock()
             hopeless = moves.hopeless(new)
             answers |= self._book_new(connection, new, by_uuid, atomic, grant, hopeless)
             if self._clock() - began > _FRESH_SECONDS:
-                raise _TookTooLong
+                raise _Changed
         return [answers[request.uuid] for request in requests]
 
     def _book_new(
@@ -194,6 +196,25 @@ def _known(
     return {row["uuid"]: {**row} for row in found}
 
 
+def _note_attempts(
+    connection: sa.Connection,
+    requests: Sequence[claim_rules.Request],
+    known: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Keep claims that are answered again from being taken back by another call."""
+    for request in requests:
+        stored = known.get(request.uuid)
+        if (
+            stored is not None
+            and stored["state"] == allocations.HELD
+            and stored["attempt"] != request.attempt
+        ):
+            change = _A.update().where(_A.c.id == stored["id"], _IS_HELD)
+            change = change.values(attempt=request.attempt)
+            if not connection.execute(change).rowcount:
+                raise _Changed
+
+
 def _hindrances(
     node: Mapping[str, Any],
     grounds: Mapping[str, claim_grounds.Ground],
@@ -226,6 +247,7 @@ def _row(
         "custom": json.dumps(custom, sort_keys=True) if custom else None,
         "owner": request.owner,
         "replaces": request.replaces,
+        "attempt": request.attempt,
         "created_at": now,
         "expires_at": now + datetime.timedelta(seconds=request.seconds),
     }

@@ -461,6 +461,12 @@ allocations = sa.Table(
     sa.Column(
         "finished_at", types.UtcDateTime(), doc="when it was released, or expired"
     ),
+    sa.Column(
+        "attempt",
+        sa.String(36),
+        doc="of a held claim: the call of an agent to which it was last answered, "
+        "which alone may take it back unasked; NULL: it was answered to somebody else",
+    ),
     info={
         "doc": "What is taken of compute nodes, of which usage is the sum. Written by "
         "the conductor alone."

@@ -44,7 +44,7 @@ CONFIRM = {"method": "confirm_claim", "version": "1.2", "args": {"uuid": UUID}}
 RELEASE = {
     "method": "release_claim",
     "version": "1.2",
-    "args": {"uuid": UUID, "owner": None},
+    "args": {"uuid": UUID, "owner": None, "attempt": None},
 }
 LIST = {
     "method": "list_claims",
@@ -108,8 +108,8 @@ class Store:
     def confirm(self, uuid: str) -> None:
         self.asked.append(("confirm", uuid))
 
-    def release(self, uuid: str, owner: str | None) -> None:
-        self.asked.append(("release", uuid, owner))
+    def release(self, uuid: str, owner: str | None, attempt: str | None) -> None:
+        self.asked.append(("release", uuid, owner, attempt))
 
     def claims(self, **asked: Any) -> list[Any]:
         self.asked.append(asked)
@@ -145,7 +145,7 @@ def test_what_a_conductor_understands(
         ("web1", True, [wanted]),
         ("web1", False, [moved]),
         ("confirm", UUID),
-        ("release", UUID, None),
+        ("release", UUID, None, None),
         {
             "owner": "me",
             "host": None,

@@ -2,7 +2,7 @@
 
 ``python -m tests.history.scheduler`` runs several in a process of their own:
 
-    --rabbit URL --out FILE --nodes JSON --threads N --seed N --seconds S
+    --rabbit URL --out FILE --nodes JSON --threads N --seed N --stop FILE
 """
 
 import argparse
@@ -186,16 +186,16 @@ class OverRpc:
 
 
 def main() -> None:
-    """Run schedulers for a while."""
+    """Run schedulers until there is the file that stops them."""
     parser = argparse.ArgumentParser()
-    for name in ("rabbit", "out", "nodes"):
+    for name in ("rabbit", "out", "nodes", "stop"):
         parser.add_argument(f"--{name}", required=True)
-    for name in ("threads", "seed", "seconds"):
+    for name in ("threads", "seed"):
         parser.add_argument(f"--{name}", type=int, required=True)
     options = parser.parse_args()
     hosts = json.loads(options.nodes)
     transport = rpc.make_transport(rpc_lab.make_conf(options.rabbit))
-    until = events.now() + options.seconds
+    stop = pathlib.Path(options.stop)
 
     def work(number: int, recorder: events.Recorder) -> None:
         rng = random.Random(options.seed * 1000 + number)
@@ -206,7 +206,7 @@ def main() -> None:
             rng,
         )
         scheduler = Scheduler(book, recorder, sorted(hosts), rng)
-        while events.now() < until:
+        while not stop.exists():
             scheduler.turn()
 
     with contextlib.ExitStack() as stack:

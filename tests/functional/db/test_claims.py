@@ -453,3 +453,26 @@ def test_custom_resources_are_counted_as_well(fleet: claiming.Fleet) -> None:
         fleet.store.release(uuid)
     assert fleet.used("h3") == (0, 0, 0)
     fleet.check()
+
+
+def test_an_agents_call_takes_back_only_what_nobody_else_was_told(
+    fleet: claiming.Fleet,
+) -> None:
+    first, second = str(uuidlib.uuid4()), str(uuidlib.uuid4())
+    asked = [fleet.ask() for _ in range(4)]
+    fleet.claim(*({**one, "attempt": first} for one in asked))
+    fleet.claim({**asked[1], "attempt": second})  # asked again, through the agent
+    fleet.claim(asked[2])  # or of a conductor
+    fleet.store.confirm(asked[3]["uuid"])
+    for one in asked:
+        fleet.store.release(one["uuid"], attempt=first)
+    live = {c["uuid"] for c in fleet.store.claims()}
+    assert live == {one["uuid"] for one in asked[1:]}
+    assert fleet.used() == (3, 0, 0)
+    fleet.store.release(asked[1]["uuid"], attempt=second)
+    assert fleet.used() == (2, 0, 0)
+    # Nobody was told of what isn't known.
+    late = fleet.ask()
+    fleet.store.release(late["uuid"], attempt=first)
+    assert fleet.claim(late)[0]["outcome"] == "gone"
+    fleet.check()

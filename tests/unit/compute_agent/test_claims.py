@@ -23,6 +23,7 @@ class Conductor:
 
     def __init__(self) -> None:
         self.claimed: list[Any] = []
+        self.attempts: list[str] = []
         self.released: list[str] = []
         self.seconds: list[float] = []
         self.claim_fails: Exception | None = None
@@ -32,13 +33,18 @@ class Conductor:
         self, context: Any, request: Mapping[str, Any], timeout: float
     ) -> dict[str, Any]:
         assert context.grant.incarnation == 4
-        self.claimed.append(dict(request))
+        asked = dict(request)
+        self.attempts.append(asked.pop("attempt"))
+        self.claimed.append(asked)
         self.seconds.append(timeout)
         if self.claim_fails is not None:
             raise self.claim_fails
         return {"uuid": request["uuid"], "node": NODE}
 
-    def release_claim(self, context: Any, uuid: str, *, timeout: float) -> None:
+    def release_claim(
+        self, context: Any, uuid: str, *, timeout: float, attempt: str
+    ) -> None:
+        assert attempt in self.attempts
         self.seconds.append(timeout)
         if self.release_fails is not None:
             raise self.release_fails
@@ -109,6 +115,7 @@ def test_what_ended_unknown_is_released_in_the_callers_time(world: World) -> Non
         with pytest.raises(type(lost)):
             world.claimer.claim(ASKED)
     assert world.conductor.released == [UUID] * 3
+    assert len(set(world.conductor.attempts)) == 3
     # Of the five seconds that the caller waits.
     assert world.conductor.seconds[0] == pytest.approx(3.0)
     assert sum(world.conductor.seconds[:2]) < 5.0 * 0.81
