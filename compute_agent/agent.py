@@ -15,6 +15,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from compute_agent import audits
+from compute_agent import claims
 from compute_agent import core
 from compute_agent import holdings
 from compute_agent import identity
@@ -150,6 +151,10 @@ class Agent(daemon.Part):
         marks = progress.Progress(self._conf.stalled_after)
         if not self._published(_GOODBYE, lambda: self._goodbye(held)):
             return
+        claimer = claims.Claimer(
+            self._conductor, held, marks, self._conf.rpc_response_timeout
+        )
+        claimer.know(self._known)
         tracker = resource_tracker.ResourceTracker(
             self._reader,
             core.Policy.from_conf(self._conf),
@@ -158,9 +163,7 @@ class Agent(daemon.Part):
                 lambda *node: self._adopt(held, *node),
                 self._known,
             ),
-            lambda nodes: self._identity.keep(
-                identity.Identity(held.grant.host, dict(nodes))
-            ),
+            lambda nodes: self._keep(held, claimer, nodes),
             self._stopping,
             marks,
         )
@@ -183,7 +186,7 @@ class Agent(daemon.Part):
         server = self._make_server(
             grant.host,
             manager.ComputeManager(
-                held, self._process_uuid, heart, lambda: self._look(looker)
+                held, self._process_uuid, heart, lambda: self._look(looker), claimer
             ),
         )
         # Before it starts, which may take as long as the broker does.
@@ -456,6 +459,13 @@ class Agent(daemon.Part):
             LOG.warning("%s", exc.message)
         except errors.MusterbookError as exc:
             LOG.warning("No goodbye, the silence will say it: %s", exc.message)
+
+    def _keep(
+        self, held: tenure.Tenure, claimer: claims.Claimer, nodes: Mapping[str, str]
+    ) -> None:
+        """Keep which nodes the book has confirmed, by name."""
+        self._identity.keep(identity.Identity(held.grant.host, dict(nodes)))
+        claimer.know(nodes)
 
     # -- audits --------------------------------------------------------------------
 

@@ -1,13 +1,16 @@
 """The agent's RPC endpoint: answers on the queue of its host."""
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from oslo_log import log as logging
 import oslo_messaging
 
+from compute_agent import claims
 from compute_agent import rpcapi
 from compute_agent import tenure
+from musterbook import errors
 from musterbook import rpc
 from musterbook.context import RequestContext
 from musterbook.servicegroup import beat
@@ -22,6 +25,7 @@ class ComputeManager:
     :param process_uuid: tells this process from all others
     :param heart: its beats
     :param look: makes the agent look whether the database knows it and its nodes
+    :param claimer: answers claims
     """
 
     target = oslo_messaging.Target(version=rpcapi.VERSION)
@@ -32,11 +36,13 @@ class ComputeManager:
         process_uuid: str,
         heart: beat.Beat,
         look: Callable[[], None],
+        claimer: claims.Claimer,
     ) -> None:
         self._held = held
         self._process_uuid = process_uuid
         self._heart = heart
         self._look = look
+        self._claimer = claimer
 
     @rpc.exposed
     def ping(self, context: RequestContext) -> dict[str, Any]:
@@ -56,3 +62,17 @@ class ComputeManager:
     def look(self, context: RequestContext) -> None:
         """Look whether the grant and the nodes are stored: the leader doubts it."""
         self._look()
+
+    @rpc.exposed
+    def claim(
+        self, context: RequestContext, request: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Book a claim on a node of this host.
+
+        :raises ClaimRefused: with all reasons
+        :raises ClaimConflict, ClaimGone:
+        :raises ConductorUnavailable, DatabaseUnavailable: it is released
+        """
+        if not isinstance(request, Mapping):
+            raise errors.InvalidInput(field="request", reason="is not an object")
+        return self._claimer.claim(request)

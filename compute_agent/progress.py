@@ -149,6 +149,17 @@ class Progress:
                 )
             return None
 
+    def trouble(self, full_since: float | None = None) -> str | None:
+        """Return why nothing should be given to the host now, None: it gets on.
+
+        That is a standstill, and already the last reading of the source, if it failed.
+        """
+        standstill = self.standstill(full_since)
+        if standstill is not None:
+            return standstill
+        with self._lock:
+            return self._failure
+
     def _describe(self, for_so_long: str) -> str:
         if self._saving is not None:
             return f"no end of saving node {self._saving} {for_so_long}"

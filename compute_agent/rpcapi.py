@@ -2,9 +2,11 @@
 
 Version history:
     1.0 - ping, rejoin, look
+    1.1 - claim
 """
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
 from typing import Any
 
@@ -14,10 +16,11 @@ from musterbook.context import RequestContext
 from objects import base
 
 TOPIC = "compute"
-VERSION = "1.0"
+VERSION = "1.1"
 #: What a method needs that says nothing else: any agent has it. A newer method, or
 #: argument, passes the version that has it as interface, by which the pin goes.
 _FIRST = "1.0"
+_CLAIMS = "1.1"
 
 
 class ComputeAPI:
@@ -76,6 +79,36 @@ class ComputeAPI:
         """
         with _naming(host):
             self._client.cast(context, "look", server=host)
+
+    def claim(
+        self,
+        context: RequestContext,
+        host: str,
+        request: Mapping[str, Any],
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Let the host's agent look whether it can take a claim, and book it.
+
+        :param request: as of the conductor's claim; without candidates, of a host
+            with one node, for that
+        :return: as of the conductor's claim
+        :raises ClaimRefused: with all reasons, of the host or the conductor
+        :raises ClaimConflict, ClaimGone: as of the conductor's claim
+        :raises ConductorUnavailable, DatabaseUnavailable: the agent got no answer from
+            there, and releases the claim: ask again under a new uuid
+        :raises AgentUnavailable: what became of it is unknown: release it
+        :raises VersionPinned: the agents may be too old to be asked
+        """
+        with _naming(host):
+            answer: dict[str, Any] = self._client.call(
+                context,
+                "claim",
+                server=host,
+                interface=_CLAIMS,
+                timeout=timeout,
+                request=dict(request),
+            )
+        return answer
 
 
 @contextlib.contextmanager

@@ -113,6 +113,13 @@ class Leader:
         """Change the times; they hold from the next look on."""
         self._wanted = policy, timing
 
+    def term(self) -> int | None:
+        """Return the term in which this process leads, None if it doesn't. Any thread.
+
+        It may be over by now: what is written in it checks the lease.
+        """
+        return self._term if time.monotonic() < self._lease_until else None
+
     def stop(self) -> None:
         """Stop looking, give the lease away; returns when the thread has ended."""
         self._stopping.set()

@@ -16,10 +16,13 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from compute_agent import rpcapi as compute_rpcapi
+from conductor import claim_expiry
+from conductor import claims
 from conductor import grants
 from conductor import leader
 from conductor import manager
 from conductor import pings
+from conductor.db import claim_store
 from conductor.db import engine as db_engine
 from conductor.db import liveness
 from conductor.db import reach
@@ -151,6 +154,23 @@ class LeaderPart(daemon.Part):
         self._take_up()
 
 
+class ExpiryPart(daemon.Part):
+    """Giving back what nobody confirmed."""
+
+    name = "claim-expiry"
+
+    def __init__(self, made: claim_expiry.Expiry) -> None:
+        self._expiry = made
+
+    def start(self) -> None:
+        """Begin to look for claims that are due."""
+        self._expiry.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._expiry.stop()
+
+
 def build(
     conf: cfg.ConfigOpts, transport: rpc.Transport, owner: str
 ) -> list[daemon.Part]:
@@ -166,8 +186,12 @@ def build(
     pin = _compute_pin(conf.upgrade_levels.compute, records)
     agents = compute_rpcapi.ComputeAPI(transport, conf.conductor.ping_timeout, pin)
     granter = grants.Granter(records, agents.ping, _settle(conf))
+    booked = claim_store.ClaimStore(engine, lambda: conf.conductor.claim_unknown_after)
     server = manager.make_server(
-        transport, conf.host, manager.ConductorManager(granter, records)
+        transport,
+        conf.host,
+        manager.ConductorManager(granter, records),
+        claims.ClaimsManager(booked, lambda: conf.conductor.claim_hold_seconds),
     )
     pinger = pings.Pinger(
         _incarnation_of(agents), _rejoin(agents), conf.conductor.ping_workers
@@ -183,6 +207,10 @@ def build(
         on_stranger=_look(agents),
     )
 
+    expiry = claim_expiry.Expiry(
+        booked, standing.term, owner, lambda: conf.conductor.claim_keep_seconds
+    )
+
     def take_up() -> None:
         agents.set_timeout(conf.conductor.ping_timeout)
         standing.take_up(
@@ -194,6 +222,7 @@ def build(
         DatabasePart(conf),
         RpcPart(conf, server),
         LeaderPart(standing, take_up),
+        ExpiryPart(expiry),
         GroupPart(lambda: factory.make_driver(conf, f"probe-{owner}")),
     ]
 

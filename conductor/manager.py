@@ -273,15 +273,16 @@ class ConductorManager:
 
 
 def make_server(
-    transport: rpc.Transport, host: str, endpoint: ConductorManager
+    transport: rpc.Transport, host: str, endpoint: ConductorManager, *more: object
 ) -> rpc.Server:
     """Return a conductor's server, not yet started.
 
     :param transport: belongs to the caller
     :param host: the name by which this conductor alone can be called
+    :param more: further endpoints, each with methods of its own
     """
     serializer = rpc.ContextSerializer(base.ConductorSerializer())
-    return rpc.Server(transport, rpcapi.TOPIC, host, [endpoint], serializer)
+    return rpc.Server(transport, rpcapi.TOPIC, host, [endpoint, *more], serializer)
 
 
 def _trace(context: RequestContext, what: str) -> None:

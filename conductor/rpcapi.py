@@ -5,7 +5,8 @@ Version history:
           ping, hello, goodbye, stalled, verify, get_fleet
     1.1 - get_versions, adopt_node, reset_flapping; hello takes version, the caller's
           service level, and formerly and nodes, what the host was
-    1.2 - ComputeNode has custom_resources, labels and booted_at
+    1.2 - claim, claim_many, confirm_claim, release_claim, list_claims; ComputeNode has
+          custom_resources, labels and booted_at
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import Any
 
 from oslo_versionedobjects import base as ovo_base
 
+from conductor import claim_calls
 from conductor import paging
 from musterbook import errors
 from musterbook import levels
@@ -38,7 +40,7 @@ _AUTO = "auto"
 _ASKING_SECONDS = 3.0
 
 
-class ConductorAPI(ovo_base.VersionedObjectIndirectionAPI):
+class ConductorAPI(claim_calls.ClaimCalls, ovo_base.VersionedObjectIndirectionAPI):
     """Calls to any conductor; thread-safe.
 
     Also the carrier of remotable methods (``MusterObject.indirection_api``). Every

@@ -442,3 +442,66 @@ class InventoryUnavailable(MusterbookError):
     template = "inventory source {source}: {reason}"
     source: str
     reason: str
+
+
+# -- claims ----------------------------------------------------------------------
+
+
+class ClaimRefused(MusterbookError):
+    """No candidate has room for a claim, or may be claimed. Facts: uuid, reasons.
+
+    reasons are all of them, each with node, reason, message and, where there isn't
+    enough of something, resource, requested, free and capacity.
+    """
+
+    code = "claim-refused"
+    http_status = 409
+    uuid: str
+    reasons: list[dict[str, object]]
+
+    def __init__(self, message: str | None = None, **facts: object) -> None:
+        """Say all reasons in one line."""
+        super().__init__(message or _claim_message(facts, "is refused"), **facts)
+
+
+class ClaimConflict(MusterbookError):
+    """A claim's uuid is known with other content. Facts: uuid, reasons."""
+
+    code = "claim-conflict"
+    http_status = 409
+    uuid: str
+    reasons: list[dict[str, object]]
+
+    def __init__(self, message: str | None = None, **facts: object) -> None:
+        """Say what differs."""
+        super().__init__(message or _claim_message(facts, "is another one"), **facts)
+
+
+class ClaimGone(MusterbookError):
+    """A claim was released, or expired. Facts: uuid, state.
+
+    Nothing can be done with its uuid any more.
+    """
+
+    code = "claim-gone"
+    http_status = 410
+    template = "claim {uuid} is {state}; ask under a new uuid"
+    uuid: str
+    state: str
+
+
+class ClaimNotFound(NotFound):
+    """No claim has this uuid. Facts: uuid."""
+
+    code = "claim-not-found"
+    template = "no claim with uuid {uuid}"
+    uuid: str
+
+
+def _claim_message(facts: dict[str, object], what: str) -> str:
+    reasons = facts.get("reasons")
+    told = []
+    for reason in reasons if isinstance(reasons, list) else ():
+        node = f"node {reason['node']}: " if reason.get("node") else ""
+        told.append(f"{node}{reason.get('message', '?')}")
+    return f"claim {facts.get('uuid', '?')} {what}: {'; '.join(told) or '?'}"

@@ -54,10 +54,11 @@ HISTORY: tuple[Level, ...] = (
             "ServiceList": "1.2",
         },
     ),
-    # 2: ComputeNode.custom_resources, labels, booted_at
+    # 2: ComputeNode.custom_resources, labels, booted_at; claims, of a conductor and by
+    # an agent
     Level(
         conductor="1.2",
-        compute="1.0",
+        compute="1.1",
         objects={
             "ComputeNode": "1.3",
             "ComputeNodeList": "1.3",

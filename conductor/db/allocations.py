@@ -1,4 +1,4 @@
-"""Allocations of compute nodes, as rows: so far the legacy ones alone.
+"""Allocations of compute nodes, as rows: the legacy ones, and what all have.
 
 Whoever writes a node's allocations has locked the node's row, and writes the usage
 that they add up to in the same transaction. They stay with a soft-deleted node, which
@@ -21,9 +21,13 @@ from conductor.db import usage
 _T = models.allocations
 _N = models.compute_nodes
 LEGACY = "legacy"
+CLAIM = "claim"
 HELD, CONFIRMED, RELEASED = "held", "confirmed", "released"
+#: Of a claim that nobody confirmed in time.
+EXPIRED = "expired"
 #: Those that count.
-IS_LIVE = _T.c.state.in_((HELD, CONFIRMED))
+LIVE = (HELD, CONFIRMED)
+IS_LIVE = _T.c.state.in_(LIVE)
 _AMOUNTS = [_T.c[name] for name in booking.Amounts._fields]
 #: What a node's booking depends on.
 _BOOKED_COLUMNS = [
@@ -121,6 +125,14 @@ def release(connection: sa.Connection, node_ids: Collection[int]) -> None:
         .where(_T.c.node_id.in_(node_ids), _T.c.kind == LEGACY, IS_LIVE)
         .values(state=RELEASED, finished_at=_instant())
     )
+
+
+def claimed(connection: sa.Connection, node_id: int) -> int:
+    """Return how many live claims a node has."""
+    query = sa.select(sa.func.count()).where(
+        _T.c.node_id == node_id, _T.c.kind == CLAIM, IS_LIVE
+    )
+    return int(connection.execute(query).scalar_one())
 
 
 def follow(connection: sa.Connection, node_id: int, former: str, uuid: str) -> None:

@@ -51,6 +51,20 @@ def hold(connection: sa.Connection, grant: Grant, binary: str) -> None:
         raise _judge(connection, grant, binary)
 
 
+def check(connection: sa.Connection, grant: Grant, binary: str) -> None:
+    """Return if the grant is the current one; Superseded, GrantForgotten.
+
+    Locks nothing: another one may be given before the transaction ends.
+    """
+    _check_possible(grant)
+    query = sa.select(_T.c.secret_hash).where(
+        _is_granted(grant.host, binary, grant.incarnation)
+    )
+    found = connection.execute(query).scalars().all()
+    if not any(_matches(stored, grant.secret) for stored in found):
+        raise _judge(connection, grant, binary)
+
+
 def _judge(connection: sa.Connection, grant: Grant, binary: str) -> Exception:
     """Return why a grant isn't the current one, from what else is stored.
 
@@ -215,17 +229,7 @@ class GrantStore:
     def verify(self, host: str, binary: str, incarnation: int, secret: str) -> None:
         """Return if this is the granted incarnation; Superseded, GrantForgotten."""
         grant = Grant(host=host, incarnation=incarnation, secret=secret)
-        _check_possible(grant)
-        query = sa.select(_T.c.secret_hash).where(
-            _is_granted(host, binary, incarnation)
-        )
-
-        def work(connection: sa.Connection) -> None:
-            found = connection.execute(query).scalars().all()
-            if not any(_matches(stored, secret) for stored in found):
-                raise _judge(connection, grant, binary)
-
-        retry.read(self._engine, work)
+        retry.read(self._engine, lambda c: check(c, grant, binary))
 
     def goodbye(self, host: str, binary: str, incarnation: int, secret: str) -> None:
         """Note that the process leaves; writes it once; Superseded."""

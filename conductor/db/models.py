@@ -403,6 +403,12 @@ compute_nodes = sa.Table(
         "how far usage is booked in allocations: 0 not, 1 and no agent has reported "
         "since, 2 and no agent has confirmed it, 3 confirmed; the conductor",
     ),
+    sa.Column(
+        "custom_used",
+        sa.Text,
+        doc="JSON object of what is allocated of custom resources, name to amount; "
+        "NULL: nothing; the conductor, along with the allocations",
+    ),
     info={
         "doc": "What a host can run, and how much of it is taken; (host, "
         "hypervisor_hostname) identifies a live row."
@@ -430,7 +436,7 @@ allocations = sa.Table(
         "state",
         sa.String(16),
         nullable=False,
-        doc="held or confirmed, both of which count; or released",
+        doc="held or confirmed, both of which count; or released or expired",
     ),
     _count("vcpus", "CPUs, part of the node's vcpus_used"),
     _count("memory_mb", "memory, MiB, part of the node's memory_mb_used"),
@@ -452,7 +458,15 @@ allocations = sa.Table(
         types.UtcDateTime(),
         doc="until when a held one must be confirmed; NULL: it needn't",
     ),
-    sa.Column("finished_at", types.UtcDateTime(), doc="when it was released"),
+    sa.Column(
+        "finished_at", types.UtcDateTime(), doc="when it was released, or expired"
+    ),
+    sa.Column(
+        "attempt",
+        sa.String(36),
+        doc="of a held claim: the call of an agent to which it was last answered, "
+        "which alone may take it back unasked; NULL: it was answered to somebody else",
+    ),
     info={
         "doc": "What is taken of compute nodes, of which usage is the sum. Written by "
         "the conductor alone."

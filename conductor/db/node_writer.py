@@ -37,6 +37,7 @@ _OWN_COLUMNS = frozenset(
     {
         "id", "created_at", "updated_at", "deleted_at", "deleted", "generation",
         "inventory_generation", "stream_version", "service_id", "booking",
+        "custom_used",
     }
 )  # fmt: skip
 _IDENTITY = ("host", "hypervisor_hostname")
@@ -201,7 +202,7 @@ class NodeWriter:
                 raise missing
             if grant is not None:
                 _check_owner(grant, found)
-            used = usage.beyond_reserved(found)
+            used = _in_use(connection, found)
             if used and not force:
                 raise errors.ComputeNodeInUse(what=f"id {node_id}", used=used)
             uuid = found["uuid"] or rows.legacy_uuid(
@@ -525,6 +526,14 @@ def _lock(connection: sa.Connection, node_id: int) -> rows.Stored | None:
     if found is None:
         return None
     return {**found, "host": found["host"] if found["host"] is not None else owner}
+
+
+def _in_use(connection: sa.Connection, found: rows.Stored) -> str:
+    """Return what of a locked node is in use, '' for nothing."""
+    claims = allocations.claimed(connection, found["id"])
+    told = [f"{claims} claims"] if claims else []
+    used = usage.beyond_reserved(found)
+    return ", ".join([*told, used] if used else told)
 
 
 def _check_host(grant: Grant, host: object) -> None:

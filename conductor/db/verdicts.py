@@ -357,7 +357,7 @@ class VerdictStore:
             return True
 
         def work(connection: sa.Connection) -> bool:
-            if not _holds(connection, name, owner, term):
+            if not holds(connection, name, owner, term):
                 return False
             for start in range(0, len(transitions), _BATCH):
                 _write_transitions(connection, transitions[start : start + _BATCH])
@@ -476,7 +476,7 @@ def _granted_row(
     )
 
 
-def _holds(connection: sa.Connection, name: str, owner: str, term: int) -> bool:
+def holds(connection: sa.Connection, name: str, owner: str, term: int) -> bool:
     """Tell whether the lease is ours, and keep it so until the transaction ends."""
     query = (
         sa.select(_L.c.name)

@@ -49,5 +49,36 @@ OPTS = [
         max=60.0,
         help="Seconds an agent has for the answer to a ping.",
     ),
+    cfg.FloatOpt(
+        "claim_hold_seconds",
+        mutable=True,
+        default=600.0,
+        min=1.0,
+        max=604800.0,
+        help="Seconds for which a claim that doesn't say it itself is held. It must be "
+        "confirmed in that time, or is given back. A larger value forgives slower "
+        "callers and keeps what a dead one had claimed for longer.",
+    ),
+    cfg.FloatOpt(
+        "claim_unknown_after",
+        mutable=True,
+        default=60.0,
+        min=0.0,
+        max=86400.0,
+        help="Seconds for which hosts that were up may still be claimed when nobody "
+        "can tell whether they are: there is no leader, or the group is not believed. "
+        "A larger value books on through longer outages, perhaps on hosts that are "
+        "gone; 0 claims nothing then.",
+    ),
+    cfg.FloatOpt(
+        "claim_keep_seconds",
+        mutable=True,
+        default=86400.0,
+        min=3600.0,
+        max=31536000.0,
+        help="Seconds for which claims that are over are still known, so that a late "
+        "message about one books nothing. Longer than any message waits in a queue. "
+        "A larger value keeps more rows.",
+    ),
 ]
 GROUPS = [("conductor", OPTS)]

@@ -226,12 +226,12 @@ def test_what_is_not_current_is_refused(empty: sa.Engine) -> None:
     migration.sync(empty, "0001")
     assert migration.version(empty) == "0001"
     assert refusal() == (
-        "it is at revision 0001, this code needs 0005; run musterbook-manage db sync"
+        "it is at revision 0001, this code needs 0006; run musterbook-manage db sync"
     )
     migration.sync(empty)
     with empty.begin() as connection:
         connection.execute(sa.text("UPDATE musterbook_version SET version_num = '9'"))
-    assert "revision 9, newer than this code, which knows up to 0005" in refusal()
+    assert "revision 9, newer than this code, which knows up to 0006" in refusal()
     with pytest.raises(errors.DatabaseShape, match="newer than this code"):
         migration.sync(empty)
 

@@ -1,0 +1,172 @@
+"""Whether anything of a node may be claimed, by what is known of its host.
+
+What is stored about a host is the leader's last verdict. It holds while somebody
+looks: when nobody does, or what is seen isn't believed, hosts that were up may be
+claimed for a while yet, so that a change of leaders doesn't stop the fleet.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+import datetime
+from typing import Any
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from conductor.db import liveness
+from conductor.db import models
+from conductor.db import types
+from musterbook import names
+from objects import service as service_obj
+
+_S = models.services
+_L = models.leases
+_F = models.freezes
+
+_QUERY = sa.select(
+    _S.c.id,
+    _S.c.host,
+    _S.c.deleted.is_(None).label("is_old"),
+    _S.c.disabled,
+    _S.c.disabled_reason,
+    _S.c.forced_down,
+    _S.c.incarnation,
+    _S.c.goodbye_at.is_not(None).label("said_goodbye"),
+    _S.c.stalled_reason,
+    _S.c.state,
+    _S.c.state_cause,
+    _S.c.state_incarnation,
+    types.now().label("now"),
+    sa.select(_L.c.expires_at)
+    .where(_L.c.name == liveness.LEASE)
+    .scalar_subquery()
+    .label("lease_ends"),
+    # Every host is in one zone until there are aggregates: any freeze is its.
+    sa.select(sa.func.min(_F.c.cause)).scalar_subquery().label("freeze"),
+    sa.select(sa.func.min(_F.c.since)).scalar_subquery().label("frozen_since"),
+).where(
+    types.folded(_S.c.host).in_(sa.bindparam("hosts", expanding=True)),
+    _S.c.binary == service_obj.COMPUTE_BINARY,
+    models.live(_S),
+)
+#: A word, and a sentence with what was found.
+Hindrance = tuple[str, str]
+
+
+class Ground(NamedTuple):
+    """What is known of a host, as of one instant of the database's clock.
+
+    :ivar now: that instant
+    :ivar unknown: seconds for which nobody has been able to tell who lives, and why;
+        None: somebody can
+    """
+
+    disabled: bool
+    disabled_reason: str | None
+    forced_down: bool
+    incarnation: int | None
+    said_goodbye: bool
+    stalled_reason: str | None
+    state: str | None
+    state_cause: str | None
+    state_incarnation: int | None
+    now: datetime.datetime
+    unknown: tuple[float, str] | None
+
+
+def read(connection: sa.Connection, hosts: Iterable[str]) -> dict[str, Ground]:
+    """Return what is known of hosts that have a service, by their folded names."""
+    folded = sorted({names.fold(host) for host in hosts})
+    if not folded:
+        return {}
+    best: dict[str, Any] = {}
+    for row in connection.execute(_QUERY, {"hosts": folded}):
+        key = names.fold(row.host)
+        other = best.get(key)
+        # A very old row may stand beside the new one; see services.find.
+        if other is None or _rank(row) < _rank(other):
+            best[key] = row
+    return {key: _ground(row) for key, row in best.items()}
+
+
+def _rank(row: Any) -> tuple[bool, int]:
+    return bool(row.is_old), int(row.id)
+
+
+def _ground(row: Any) -> Ground:
+    return Ground(
+        bool(row.disabled),
+        row.disabled_reason,
+        bool(row.forced_down),
+        row.incarnation,
+        bool(row.said_goodbye),
+        row.stalled_reason,
+        row.state,
+        row.state_cause,
+        row.state_incarnation,
+        row.now,
+        _unknown(row),
+    )
+
+
+def _unknown(row: Any) -> tuple[float, str] | None:
+    if row.lease_ends is None:
+        return float("inf"), "there has been no leader yet"
+    late = (row.now - row.lease_ends).total_seconds()
+    if late >= 0:
+        return late, "no leader looks"
+    if row.freeze is not None:
+        frozen = max(0.0, (row.now - row.frozen_since).total_seconds())
+        return frozen, f"verdicts are frozen ({row.freeze})"
+    return None
+
+
+def hindrances(ground: Ground | None, unknown_after: float) -> list[Hindrance]:
+    """Return all that keeps a host's nodes from being claimed.
+
+    :param ground: None: the host has no service
+    :param unknown_after: seconds for which a host that was up may be claimed while
+        nobody can tell
+    """
+    if ground is None:
+        return [("no-service", "its host has no compute service")]
+    found: list[Hindrance] = []
+    if ground.disabled:
+        why = f": {ground.disabled_reason}" if ground.disabled_reason else ""
+        found.append(("disabled", f"its host is disabled{why}"))
+    if ground.stalled_reason is not None:
+        found.append(("stalled", f"its agent is stalled: {ground.stalled_reason}"))
+    state = _state(ground, unknown_after)
+    if state is not None:
+        found.append(state)
+    return found
+
+
+def _state(ground: Ground, unknown_after: float) -> Hindrance | None:
+    """Return what is wrong with the state; first what needs nobody who looks."""
+    if ground.forced_down:
+        return "forced-down", "its host is forced down by an operator"
+    if ground.said_goodbye:
+        return "down", "its host is down: its agent said goodbye"
+    if ground.incarnation is None and ground.state is None:
+        return "unknown", "the state of its host is unknown: no agent ever said hello"
+    if ground.incarnation is not None and (
+        ground.state_incarnation != ground.incarnation
+    ):
+        return "suspect", "its host is suspect: its agent has just started"
+    if ground.state != "up":
+        return str(ground.state), (
+            f"the state of its host is {ground.state} ({ground.state_cause})"
+        )
+    if ground.unknown is not None and ground.unknown[0] > unknown_after:
+        seconds, why = ground.unknown
+        since = "" if seconds == float("inf") else f" for {seconds:.0f} s"
+        return "unknown", f"the state of its host is unknown{since}: {why}"
+    return None
+
+
+def by_host(
+    grounds: Mapping[str, Ground], host: str, unknown_after: float
+) -> list[Hindrance]:
+    """Return the hindrances of a host, by what read() found."""
+    return hindrances(grounds.get(names.fold(host)), unknown_after)

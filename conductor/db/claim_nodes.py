@@ -1,0 +1,185 @@
+"""The nodes that claims are about: found by uuid, locked by id, usage written.
+
+Whoever changes what is taken of a node locks its row first, and of several nodes in the
+order of their ids.
+"""
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+import json
+import threading
+from typing import Any
+
+import sqlalchemy as sa
+
+from conductor.db import allocations
+from conductor.db import booking
+from conductor.db import claim_rules
+from conductor.db import models
+from conductor.db import rows
+from conductor.db import types
+from conductor.db import usage
+
+_T = models.compute_nodes
+_BY_UUID = sa.select(_T.c.uuid, _T.c.id).where(
+    _T.c.uuid.in_(sa.bindparam("uuids", expanding=True))
+)
+_COLUMNS = [
+    _T.c[name]
+    for name in (
+        "id", "uuid", "host", "hypervisor_hostname", "deleted", "booking", "created_at",
+        *booking.RATIOS, *usage.AMOUNTS, *claim_rules.CUSTOM_COLUMNS,
+    )
+]  # fmt: skip
+# Of deleted ones too: what is allocated of them stays, and comes back with them.
+_LOCKED = (
+    sa.select(*_COLUMNS)
+    .where(_T.c.id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(_T.c.id)
+    .with_for_update()
+)
+_WRITTEN = (*(r.used for r in usage.RESOURCES), *sorted(usage.FREE))
+
+
+def _write(*more: str) -> sa.Update:
+    values: dict[str, Any] = {
+        name: sa.bindparam(f"new_{name}") for name in (*_WRITTEN, *more)
+    }
+    values |= {"generation": _T.c.generation + 1, "stream_version": sa.null()}
+    return _T.update().where(_T.c.id == sa.bindparam("node_id")).values(values)
+
+
+_WRITE = _write()
+_WRITE_CUSTOM = _write("custom_used")
+
+
+class Ids:
+    """Remembers which id a node's uuid has; any thread.
+
+    It saves a statement of each claim. What it says is looked at again under the lock,
+    as the database may have been replaced.
+    """
+
+    _MOST = 20_000
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the ids
+        self._ids: dict[str, int] = {}
+
+    def find(self, connection: sa.Connection, uuids: Iterable[str]) -> set[int]:
+        """Return the ids of the nodes, deleted or not, that have these uuids."""
+        wanted = set(uuids)
+        with self._lock:
+            found = {u: self._ids[u] for u in wanted if u in self._ids}
+        missing = wanted - found.keys()
+        if missing:
+            read = dict(
+                tuple(row)
+                for row in connection.execute(_BY_UUID, {"uuids": sorted(missing)})
+            )
+            with self._lock:
+                if len(self._ids) > self._MOST:
+                    self._ids.clear()
+                self._ids |= read
+            found |= read
+            # Of Juno's shape, without a stored one.
+            found |= rows.find_legacy_ids(connection, _T, missing - read.keys())
+        return set(found.values())
+
+    def forget(self) -> None:
+        """Ask the database again."""
+        with self._lock:
+            self._ids.clear()
+
+
+def lock(connection: sa.Connection, ids: Collection[int]) -> list[dict[str, Any]]:
+    """Lock nodes in the order of their ids and return what there is of them, booked.
+
+    Rows of Juno's shape stay as they are, which ``bare`` says.
+    """
+    if not ids:
+        return []
+    found = _locked(connection, ids)
+    unbooked = {
+        row["id"]: row["uuid"]
+        for row in found
+        if row["booking"] == booking.Booking.NONE and not row["bare"]
+    }
+    if not unbooked:
+        return found
+    for node_id, reached in allocations.book(connection, unbooked).items():
+        change = _T.update().where(_T.c.id == node_id).values(booking=reached)
+        connection.execute(change)
+    return _locked(connection, ids)
+
+
+def _locked(connection: sa.Connection, ids: Collection[int]) -> list[dict[str, Any]]:
+    result = connection.execute(_LOCKED, {"ids": sorted(ids)})
+    return [_named(row) for row in result.mappings()]
+
+
+def _named(row: sa.RowMapping) -> dict[str, Any]:
+    if row["uuid"] is not None:
+        return {**row, "bare": row["host"] is None}
+    uuid = rows.legacy_uuid(_T.name, row["id"], row["created_at"])
+    return {**row, "uuid": uuid, "bare": True}
+
+
+class Changes:
+    """What is taken of locked nodes, and given back: written at once.
+
+    :param locked: what lock() returned
+    """
+
+    def __init__(self, locked: Iterable[Mapping[str, Any]]) -> None:
+        self._rows = {row["id"]: row for row in locked}
+        self._sums: dict[int, dict[str, int]] = {}
+
+    def add(self, node_id: int, resources: Mapping[str, int], sign: int = 1) -> None:
+        """Count an allocation in, or out of it; of a node that is gone: nothing."""
+        if node_id not in self._rows:
+            return
+        sums = self._sums.setdefault(node_id, {})
+        for name, amount in resources.items():
+            sums[name] = sums.get(name, 0) + sign * amount
+
+    def write(self, connection: sa.Connection) -> None:
+        """Write usage, and what follows of it."""
+        plain: list[dict[str, Any]] = []
+        custom: list[dict[str, Any]] = []
+        for node_id in sorted(self._sums):
+            values, more = self._values(node_id)
+            (custom if more else plain).append(values | more)
+        if plain:
+            connection.execute(_WRITE, plain)
+        if custom:
+            connection.execute(_WRITE_CUSTOM, custom)
+
+    def _values(self, node_id: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        row, sums = self._rows[node_id], dict(self._sums[node_id])
+        values: dict[str, Any] = {"node_id": node_id}
+        for resource in usage.RESOURCES:
+            used = row[resource.used] + sums.pop(resource.capacity, 0)
+            values[f"new_{resource.used}"] = used
+            if resource.free is not None:
+                values[f"new_{resource.free}"] = row[resource.capacity] - used
+        if not sums:
+            return values, {}
+        used_now = dict(claim_rules.counts(row["custom_used"]))
+        for name, amount in sums.items():
+            used_now[name] = max(0, used_now.get(name, 0) + amount)
+        left = {name: amount for name, amount in sorted(used_now.items()) if amount}
+        text = json.dumps(left) if left else None
+        return values, {"new_custom_used": text}
+
+
+def amounts(row: Mapping[str, Any] | sa.RowMapping) -> dict[str, int]:
+    """Return what an allocation's row holds, by resource."""
+    found = {name: int(row[name]) for name in claim_rules.RESOURCES if row[name]}
+    return found | claim_rules.counts(row["custom"])
+
+
+def instant(connection: sa.Connection) -> Any:
+    """Return the database's clock."""
+    return connection.execute(sa.select(types.now())).scalar_one()

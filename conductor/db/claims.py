@@ -1,0 +1,321 @@
+"""Claims: decided, stored and counted in one transaction.
+
+1. lock the candidates, in the order of their ids
+2. known uuids: the same answer again, or why not
+3. the others: the first candidate whose host is up and enabled and that has room,
+   counting what this batch takes
+4. INSERT the allocations, UPDATE the nodes
+
+A uuid that somebody else inserts meanwhile, a deadlock, a lost connection or a lost
+answer to the commit run all of it again: the uuid makes that safe.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import datetime
+import json
+import time
+from typing import Any
+
+import sqlalchemy as sa
+
+from conductor.db import allocations
+from conductor.db import claim_grounds
+from conductor.db import claim_moves
+from conductor.db import claim_nodes
+from conductor.db import claim_rules
+from conductor.db import grants
+from conductor.db import models
+from conductor.db import retry
+from musterbook import errors
+from musterbook import names
+from musterbook.context import Grant
+from objects import service as service_obj
+
+_A = models.allocations
+_N = models.compute_nodes
+#: What was known about the hosts when it was decided is at most so old, in seconds,
+#: when it is committed, but for the commit's own time: a process that is frozen in
+#: between, and wakes up, must not book on a host that went down meanwhile.
+_FRESH_SECONDS = 2.0
+_KNOWN = (
+    sa.select(_A, _N.c.uuid.label("node"), _N.c.host, _N.c.hypervisor_hostname)
+    .select_from(_A.outerjoin(_N, _N.c.id == _A.c.node_id))
+    .where(_A.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
+)
+_IS_HELD = sa.and_(_A.c.kind == allocations.CLAIM, _A.c.state == allocations.HELD)
+Answer = dict[str, Any]
+
+
+#: What an answer says became of a claim.
+CLAIMED, REFUSED, CONFLICT, GONE = "claimed", "refused", "conflict", "gone"
+
+
+class _StaleIds(Exception):
+    """A remembered id has another uuid: the database isn't the one it was."""
+
+
+class _Changed(Exception):
+    """What was decided is too old to be committed, or somebody else was faster."""
+
+
+class ClaimWriter:
+    """Books claims; any thread, any number of conductors at once.
+
+    :param unknown_after: returns the seconds for which a host that was up may be
+        claimed while nobody can tell who lives
+    :param clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        unknown_after: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._unknown_after = unknown_after
+        self._clock = clock
+        self._ids = claim_nodes.Ids()
+
+    def claim(
+        self,
+        requests: Sequence[claim_rules.Request],
+        *,
+        atomic: bool = False,
+        grant: Grant | None = None,
+    ) -> list[Answer]:
+        """Book each request on the first of its candidates that has room.
+
+        Asked again, with the same uuids, it answers the same, whatever became of the
+        nodes since; also when the first answer was lost.
+
+        :param requests: of different uuids
+        :param atomic: book all that aren't booked yet, or none of them
+        :param grant: the caller's, if it is an agent: it claims nodes of its own host
+        :returns: in the same order: ``uuid``, ``outcome`` (CLAIMED ..) and, if it
+            is claimed, ``node``, ``host``, ``hypervisor_hostname``, ``state``,
+            ``resources``, ``owner``, ``replaces``, ``created_at``, ``expires_at``;
+            else ``reasons``
+        :raises Superseded, GrantForgotten: the grant isn't the current one
+        :raises DatabaseBusy, DatabaseUnavailable:
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                return retry.run(
+                    self._engine,
+                    lambda c: self._book(c, requests, atomic, grant),
+                    again_on_duplicate=True,
+                )
+            except _StaleIds:
+                self._ids.forget()
+            except _Changed:
+                continue
+        raise errors.DatabaseBusy(reason="no claim could be committed in time")
+
+    def _book(
+        self,
+        connection: sa.Connection,
+        requests: Sequence[claim_rules.Request],
+        atomic: bool,
+        grant: Grant | None,
+    ) -> list[Answer]:
+        candidates = {uuid for r in requests for uuid in r.candidates}
+        ids = self._ids.find(connection, candidates)
+        moves = claim_moves.Moves(connection, requests)
+        locked = claim_nodes.lock(connection, ids | moves.node_ids)
+        by_uuid = {row["uuid"]: row for row in locked}
+        if any(row["uuid"] not in candidates for row in locked if row["id"] in ids):
+            raise _StaleIds
+        moves.lock(connection)
+        known = _known(connection, requests)
+        new = [moves.filled(r) for r in requests if r.uuid not in known]
+        answers = {
+            r.uuid: _again(r, known[r.uuid]) for r in requests if r.uuid in known
+        }
+        if grant is not None:
+            grants.check(connection, grant, service_obj.COMPUTE_BINARY)
+        _note_attempts(connection, requests, known)
+        if new:
+            began = self._clock()
+            hopeless = moves.hopeless(new)
+            answers |= self._book_new(connection, new, by_uuid, atomic, grant, hopeless)
+            if self._clock() - began > _FRESH_SECONDS:
+                raise _Changed
+        return [answers[request.uuid] for request in requests]
+
+    def _book_new(
+        self,
+        connection: sa.Connection,
+        requests: Sequence[claim_rules.Request],
+        nodes: Mapping[str, Mapping[str, Any]],
+        atomic: bool,
+        grant: Grant | None,
+        hopeless: Mapping[str, claim_rules.Reason],
+    ) -> dict[str, Answer]:
+        hosts = {row["host"] for row in nodes.values() if row["host"] is not None}
+        grounds = claim_grounds.read(connection, hosts)
+        after = self._unknown_after()
+        rooms = {
+            uuid: claim_rules.room_of(row, _hindrances(row, grounds, after, grant))
+            for uuid, row in nodes.items()
+        }
+        choices = claim_rules.choose(requests, rooms, atomic=atomic, hopeless=hopeless)
+        inserts: list[dict[str, Any]] = []
+        changes = claim_nodes.Changes(nodes.values())
+        answers: dict[str, Answer] = {}
+        for choice in choices:
+            request = choice.request
+            resources = request.resources or {}
+            if choice.node is None:
+                answers[request.uuid] = _refused(request, choice.reasons)
+                continue
+            node = nodes[choice.node]
+            now = grounds[names.fold(node["host"])].now
+            row = _row(request, resources, node["id"], now)
+            inserts.append(row)
+            changes.add(node["id"], resources)
+            answers[request.uuid] = _claimed(row, resources, node)
+        if inserts:
+            # In one order: two batches with the same uuids wait for each other.
+            inserts.sort(key=lambda row: str(row["uuid"]))
+            connection.execute(_A.insert(), inserts)
+            changes.write(connection)
+        return answers
+
+
+_ATTEMPTS = 3
+
+
+def _known(
+    connection: sa.Connection, requests: Sequence[claim_rules.Request]
+) -> dict[str, Mapping[str, Any]]:
+    uuids = [request.uuid for request in requests]
+    found = connection.execute(_KNOWN, {"uuids": uuids}).mappings()
+    return {row["uuid"]: {**row} for row in found}
+
+
+def _note_attempts(
+    connection: sa.Connection,
+    requests: Sequence[claim_rules.Request],
+    known: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Keep claims that are answered again from being taken back by another call."""
+    for request in requests:
+        stored = known.get(request.uuid)
+        if (
+            stored is not None
+            and stored["state"] == allocations.HELD
+            and stored["attempt"] != request.attempt
+        ):
+            change = _A.update().where(_A.c.id == stored["id"], _IS_HELD)
+            change = change.values(attempt=request.attempt)
+            if not connection.execute(change).rowcount:
+                raise _Changed
+
+
+def _hindrances(
+    node: Mapping[str, Any],
+    grounds: Mapping[str, claim_grounds.Ground],
+    unknown_after: float,
+    grant: Grant | None,
+) -> list[claim_grounds.Hindrance]:
+    if node["deleted"]:
+        return [("deleted", "the node is deleted")]
+    host = node["host"]
+    if node["bare"]:
+        return [("not-taken-over", "no agent of this release has reported the node")]
+    if grant is not None and names.fold(host) != names.fold(grant.host):
+        return [("other-host", f"the node is host {host}'s, not {grant.host}'s")]
+    return claim_grounds.by_host(grounds, host, unknown_after)
+
+
+def _row(
+    request: claim_rules.Request,
+    resources: Mapping[str, int],
+    node_id: int,
+    now: datetime.datetime,
+) -> dict[str, Any]:
+    custom = {n: a for n, a in resources.items() if n not in claim_rules.RESOURCES}
+    return {
+        "uuid": request.uuid,
+        "node_id": node_id,
+        "kind": allocations.CLAIM,
+        "state": allocations.HELD,
+        **{name: resources.get(name, 0) for name in claim_rules.RESOURCES},
+        "custom": json.dumps(custom, sort_keys=True) if custom else None,
+        "owner": request.owner,
+        "replaces": request.replaces,
+        "attempt": request.attempt,
+        "created_at": now,
+        "expires_at": now + datetime.timedelta(seconds=request.seconds),
+    }
+
+
+def _again(request: claim_rules.Request, stored: Mapping[str, Any]) -> Answer:
+    """Return what is answered for a uuid that is known."""
+    if stored["kind"] != allocations.CLAIM:
+        return {
+            "uuid": request.uuid,
+            "outcome": CONFLICT,
+            "reasons": [_why("conflict", "the uuid is not a claim's")],
+        }
+    if stored["state"] not in allocations.LIVE:
+        text = f"the claim is {stored['state']}; ask under a new uuid"
+        return {
+            "uuid": request.uuid,
+            "outcome": GONE,
+            "reasons": [_why(str(stored["state"]), text)],
+        }
+    had = claim_nodes.amounts(stored)
+    differs = []
+    if request.resources is not None and had != dict(request.resources):
+        differs.append(f"resources {_shown(had)}, not {_shown(request.resources)}")
+    differs += [
+        f"{name} {stored[name]}, not {getattr(request, name)}"
+        for name in ("owner", "replaces")
+        if stored[name] != getattr(request, name)
+    ]
+    if differs:
+        text = f"the claim is known with {'; '.join(differs)}"
+        return {
+            "uuid": request.uuid,
+            "outcome": CONFLICT,
+            "reasons": [_why("conflict", text)],
+        }
+    return _claimed(stored, had, stored)
+
+
+def _why(word: str, text: str) -> dict[str, Any]:
+    return {"reason": word, "message": text}
+
+
+def _shown(resources: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {resources[name]}" for name in sorted(resources))
+
+
+def _refused(
+    request: claim_rules.Request, reasons: Sequence[claim_rules.Reason]
+) -> Answer:
+    told = [reason.facts() for reason in reasons]
+    if not told:
+        told = [_why("group", "another claim of the group got no node")]
+    return {"uuid": request.uuid, "outcome": REFUSED, "reasons": told}
+
+
+def _claimed(
+    row: Mapping[str, Any], resources: Mapping[str, int], node: Mapping[str, Any]
+) -> Answer:
+    return {
+        "uuid": row["uuid"],
+        "outcome": CLAIMED,
+        "node": node["uuid"] if "node" not in node else node["node"],
+        **{name: node[name] for name in ("host", "hypervisor_hostname")},
+        "state": row["state"],
+        "resources": dict(resources),
+        "owner": row["owner"],
+        "replaces": row["replaces"],
+        "created_at": row["created_at"].isoformat(),
+        "expires_at": row["expires_at"].isoformat(),
+    }

@@ -1,0 +1,478 @@
+"""Claims on three databases: decided, stored, counted, ended."""
+
+from concurrent import futures
+import threading
+from typing import Any
+import uuid as uuidlib
+
+import pytest
+import sqlalchemy as sa
+
+from conductor.db import liveness
+from musterbook import errors
+from tests import util
+from tests.functional.db import claiming
+
+
+@pytest.fixture
+def fleet(engine: sa.Engine) -> claiming.Fleet:
+    return claiming.Fleet(engine, "h1", "h2")
+
+
+def words(answer: dict[str, Any]) -> list[str]:
+    assert answer["outcome"] == "refused"
+    return [reason["reason"] for reason in answer["reasons"]]
+
+
+def test_the_first_candidate_with_room_gets_it(fleet: claiming.Fleet) -> None:
+    asked = [fleet.ask("h1", "h2", resources={"vcpus": 5}) for _ in range(3)]
+    answers = fleet.claim(*asked)
+    assert [a["outcome"] for a in answers] == ["claimed", "claimed", "refused"]
+    assert [a.get("host") for a in answers] == ["h1", "h2", None]
+    assert answers[0]["node"] == fleet.uuids["h1"]
+    assert answers[0]["resources"] == {"vcpus": 5}
+    assert answers[2]["reasons"] == [
+        {
+            "node": fleet.uuids[host],
+            "reason": "no-room",
+            "message": "vcpus: 5 requested, 3 free of 8",
+            "resource": "vcpus",
+            "requested": 5,
+            "free": 3,
+            "capacity": 8,
+        }
+        for host in ("h1", "h2")
+    ]
+    assert fleet.used("h1") == fleet.used("h2") == (5, 0, 0)
+    fleet.check()
+
+
+def test_all_reasons_are_told_at_once(fleet: claiming.Fleet) -> None:
+    fleet.set_state("h1", "down", state_cause="silence", disabled=True)
+    gone = str(uuidlib.uuid4())
+    asked = fleet.ask(
+        resources={"vcpus": 9, "memory_mb": 99999, "local_gb": 1, "CUSTOM_FPGA": 2}
+    )
+    asked["candidates"] += [gone, fleet.uuids["h2"]]
+    (answer,) = fleet.claim(asked)
+    told = [(r["node"], r["reason"], r.get("resource")) for r in answer["reasons"]]
+    assert told == [
+        (fleet.uuids["h1"], "disabled", None),
+        (fleet.uuids["h1"], "down", None),
+        (fleet.uuids["h1"], "larger-than-node", "vcpus"),
+        (fleet.uuids["h1"], "larger-than-node", "memory_mb"),
+        (fleet.uuids["h1"], "no-such-resource", "CUSTOM_FPGA"),
+        (gone, "no-such-node", None),
+        (fleet.uuids["h2"], "larger-than-node", "vcpus"),
+        (fleet.uuids["h2"], "larger-than-node", "memory_mb"),
+        (fleet.uuids["h2"], "no-such-resource", "CUSTOM_FPGA"),
+    ]
+    assert fleet.stored() == []
+
+
+def test_the_same_again_answers_the_same(fleet: claiming.Fleet) -> None:
+    asked = fleet.ask("h1", "h2", owner="me", seconds=30)
+    first = fleet.claim(asked)
+    fleet.set_state("h1", "down", state_cause="silence")
+    assert fleet.claim(asked) == first
+    assert fleet.claim({**asked, "candidates": [fleet.uuids["h2"]]}) == first
+    assert len(fleet.stored()) == 1
+    assert fleet.used() == (1, 0, 0)
+
+
+def test_other_content_under_a_known_uuid_is_refused(fleet: claiming.Fleet) -> None:
+    asked = fleet.ask(owner="me")
+    fleet.claim(asked)
+    for field, value in (("resources", {"vcpus": 2}), ("owner", "you")):
+        (answer,) = fleet.claim({**asked, field: value})
+        assert answer["outcome"] == "conflict"
+        assert field in answer["reasons"][0]["message"]
+    assert fleet.used() == (1, 0, 0)
+
+
+def test_a_finished_claim_is_gone(fleet: claiming.Fleet) -> None:
+    asked = fleet.ask()
+    fleet.claim(asked)
+    for _ in range(2):
+        fleet.store.release(asked["uuid"])
+        assert fleet.used() == (0, 0, 0)
+    (answer,) = fleet.claim(asked)
+    assert answer["outcome"] == "gone"
+    with pytest.raises(errors.ClaimGone) as caught:
+        fleet.store.confirm(asked["uuid"])
+    assert caught.value.state == "released"
+    fleet.check()
+
+
+def test_a_claim_that_comes_after_its_release_books_nothing(
+    fleet: claiming.Fleet,
+) -> None:
+    asked = fleet.ask()
+    fleet.store.release(asked["uuid"], "me")
+    (answer,) = fleet.claim(asked)
+    assert answer["outcome"] == "gone"
+    assert fleet.used() == (0, 0, 0)
+    assert fleet.stored() == [(asked["uuid"], "released", 0)]
+
+
+def test_a_group_is_booked_whole_or_not_at_all(fleet: claiming.Fleet) -> None:
+    asked = [fleet.ask(host, resources={"vcpus": 8}) for host in ("h1", "h2", "h1")]
+    answers = fleet.claim(*asked, atomic=True)
+    assert [words(a) for a in answers] == [["group"], ["group"], ["no-room"]]
+    assert fleet.stored() == []
+    answers = fleet.claim(*asked[:2], atomic=True)
+    assert [a["host"] for a in answers] == ["h1", "h2"]
+    assert fleet.claim(*asked[:2], atomic=True) == answers
+    fleet.check()
+
+
+#: What is written of a host, by name, and why nothing of it can be claimed then.
+BLOCKED: list[tuple[dict[str, Any], str]] = [
+    ({"state": "down", "state_cause": "silence"}, "down"),
+    ({"state": "suspect", "state_cause": "flapping"}, "suspect"),
+    ({"state": "unknown", "state_cause": "x"}, "unknown"),
+    ({"forced_down": True}, "forced-down"),
+    ({"disabled": True}, "disabled"),
+    ({"stalled_reason": "disk"}, "stalled"),
+    ({"state_incarnation": 0}, "suspect"),
+    ({"deleted": 7}, "no-service"),
+]
+
+
+def test_a_host_that_is_not_well_is_refused(engine: sa.Engine) -> None:
+    hosts = [f"h{n}" for n in range(len(BLOCKED) + 1)]
+    fleet = claiming.Fleet(engine, *hosts)
+    with engine.begin() as c:
+        for host, (values, _) in zip(hosts, BLOCKED, strict=False):
+            what = ", ".join(f"{name} = :{name}" for name in values)
+            change = f"UPDATE services SET {what} WHERE host = :host"  # noqa: S608
+            c.execute(sa.text(change), {**values, "host": host})
+    (answer,) = fleet.claim(fleet.ask(*hosts[:-1]))
+    assert words(answer) == [word for _, word in BLOCKED]
+    (answer,) = fleet.claim(fleet.ask(*hosts))
+    assert answer["host"] == hosts[-1]
+    fleet.check()
+
+
+def test_goodbye_is_refused_at_once(fleet: claiming.Fleet) -> None:
+    grant = fleet.grants["h1"]
+    fleet.records.goodbye("h1", "nova-compute", grant.incarnation, grant.secret)
+    assert words(fleet.claim(fleet.ask())[0]) == ["down"]
+
+
+def test_a_deleted_node_is_refused_and_one_in_use_stays(fleet: claiming.Fleet) -> None:
+    fleet.claim(fleet.ask())
+    node = fleet.nodes.compute_node_get(uuid=fleet.uuids["h1"])
+    with pytest.raises(errors.ComputeNodeInUse, match="1 claims"):
+        fleet.nodes.compute_node_destroy(node["id"], "h1")
+    fleet.nodes.compute_node_destroy(node["id"], "h1", force=True)
+    assert words(fleet.claim(fleet.ask())[0]) == ["deleted"]
+    fleet.check()
+    # What is released meanwhile doesn't come back with it.
+    fleet.store.release(fleet.stored()[0][0])
+    back = fleet.nodes.compute_node_create(
+        {"host": "h1", "hypervisor_hostname": "h1", **claiming.NODE}
+    )
+    assert (back["id"], back["vcpus_used"]) == (node["id"], 0)
+    fleet.check()
+
+
+def test_without_a_leader_for_long_nothing_is_claimed(fleet: claiming.Fleet) -> None:
+    def lease(seconds: int) -> None:
+        fleet.records.release(liveness.LEASE, claiming.LEADER)
+        fleet.records.acquire(liveness.LEASE, claiming.LEADER, seconds)
+
+    lease(-30)
+    assert fleet.claim(fleet.ask())[0]["outcome"] == "claimed"
+    lease(-90)
+    (answer,) = fleet.claim(fleet.ask())
+    assert words(answer) == ["unknown"]
+    assert "no leader looks" in answer["reasons"][0]["message"]
+
+
+def test_while_verdicts_are_frozen_for_long_nothing_is_claimed(
+    fleet: claiming.Fleet,
+) -> None:
+    frozen = {"": ("group-emptied", "all of them")}
+    assert fleet.term is not None
+    fleet.records.write(liveness.LEASE, claiming.LEADER, fleet.term, [], frozen)
+    assert fleet.claim(fleet.ask())[0]["outcome"] == "claimed"
+    with fleet.engine.begin() as c:
+        c.execute(sa.text("UPDATE freezes SET since = '2020-01-01 00:00:00'"))
+    assert words(fleet.claim(fleet.ask())[0]) == ["unknown"]
+
+
+def test_an_agent_claims_its_own_nodes_while_it_is_the_granted_one(
+    fleet: claiming.Fleet,
+) -> None:
+    grant = fleet.grants["h1"]
+    answers = fleet.claim(fleet.ask("h1"), fleet.ask("h2"), grant=grant)
+    assert answers[0]["outcome"] == "claimed"
+    assert words(answers[1]) == ["other-host"]
+    number = fleet.records.grant(
+        "h1", "nova-compute", "compute", "another", None, "1", "another-secret", 1
+    )
+    assert number == 2
+    with pytest.raises(errors.Superseded):
+        fleet.claim(fleet.ask("h1"), grant=grant)
+    assert fleet.used() == (1, 0, 0)
+
+
+def test_confirmed_once_and_kept(fleet: claiming.Fleet) -> None:
+    asked = fleet.ask(seconds=0.001)
+    kept = fleet.ask()
+    fleet.claim(asked, kept)
+    for _ in range(2):
+        fleet.store.confirm(kept["uuid"])
+    with pytest.raises(errors.ClaimNotFound):
+        fleet.store.confirm(str(uuidlib.uuid4()))
+    with pytest.raises(errors.ClaimGone) as caught:
+        util.wait_until(lambda: fleet.store.confirm(asked["uuid"]))
+    assert caught.value.state == "expired"
+    assert [state for _, state, _ in fleet.stored()] in (
+        ["held", "confirmed"],
+        ["confirmed", "held"],
+    )
+
+
+def test_only_the_leader_expires(fleet: claiming.Fleet) -> None:
+    due = [fleet.ask(seconds=0.001) for _ in range(3)]
+    stays, confirmed = fleet.ask(), fleet.ask(seconds=600)
+    fleet.claim(*due, stays, confirmed)
+    fleet.store.confirm(confirmed["uuid"])
+    assert fleet.term is not None
+    lease = (liveness.LEASE, claiming.LEADER, fleet.term)
+    assert fleet.store.expire(lease[0], "another", lease[2]) == []
+    assert fleet.store.expire(lease[0], lease[1], lease[2] + 1) == []
+    assert fleet.used() == (5, 0, 0)
+    gone: list[str] = []
+
+    def expired() -> bool:
+        gone.extend(fleet.store.expire(*lease, limit=2))
+        return len(gone) >= 3
+
+    util.wait_until(expired)
+    assert sorted(gone) == sorted(asked["uuid"] for asked in due)
+    assert fleet.used() == (2, 0, 0)
+    assert fleet.claim(due[0])[0]["outcome"] == "gone"
+    fleet.check()
+    # Known for as long as a message may be on its way, then forgotten.
+    assert fleet.store.forget(*lease, seconds=3600) == 0
+    assert fleet.store.forget(lease[0], "another", lease[2], seconds=-60) == 0
+    assert fleet.store.forget(*lease, seconds=-60, limit=2) == 2
+    assert fleet.store.forget(*lease, seconds=-60) == 1
+    assert len(fleet.stored()) == 2
+
+
+def test_listed_by_owner_and_host_in_pages(fleet: claiming.Fleet) -> None:
+    mine = [fleet.ask("h1", owner="me") for _ in range(3)]
+    yours = fleet.ask("h2", owner="you")
+    fleet.claim(*mine, yours)
+    listed = fleet.store.claims(owner="me")
+    assert [c["uuid"] for c in listed] == sorted(asked["uuid"] for asked in mine)
+    assert [c["uuid"] for c in fleet.store.claims(host="H2")] == [yours["uuid"]]
+    assert fleet.store.claims(owner="me", host="h2") == []
+    pages, marker = [], None
+    while page := fleet.store.claims(limit=3, marker=marker):
+        pages.append([c["uuid"] for c in page])
+        marker = pages[-1][-1]
+    assert [len(page) for page in pages] == [3, 1]
+    fleet.store.release(yours["uuid"])
+    assert fleet.store.claims(host="h2") == []
+    (ended,) = fleet.store.claims(host="h2", finished=True)
+    assert ended["state"] == "released"
+    assert ended["resources"] == {"vcpus": 1}
+    assert ended["node"] == fleet.uuids["h2"]
+    for name in ("created_at", "expires_at", "finished_at"):
+        assert ended[name].startswith("20")
+    with pytest.raises(errors.MarkerNotFound):
+        fleet.store.claims(marker=str(uuidlib.uuid4()))
+
+
+def test_a_move_is_booked_on_both_until_it_is_confirmed(fleet: claiming.Fleet) -> None:
+    old = fleet.ask("h1", resources={"vcpus": 3, "local_gb": 7})
+    fleet.claim(old)
+    fleet.store.confirm(old["uuid"])
+    new = fleet.ask("h2", replaces=old["uuid"])
+    del new["resources"]
+    (answer,) = first = fleet.claim(new)
+    assert (answer["host"], answer["resources"]) == ("h2", {"vcpus": 3, "local_gb": 7})
+    assert fleet.used("h1") == fleet.used("h2") == (3, 0, 7)
+    assert fleet.claim(new) == first
+    # Reverted, and moved under another uuid.
+    again = {**new, "uuid": str(uuidlib.uuid4())}
+    assert words(fleet.claim(again)[0]) == ["being-moved"]
+    fleet.store.release(new["uuid"])
+    assert (fleet.used("h1"), fleet.used("h2")) == ((3, 0, 7), (0, 0, 0))
+    fleet.claim(again)
+    for _ in range(2):
+        fleet.store.confirm(again["uuid"])
+    assert (fleet.used("h1"), fleet.used("h2")) == ((0, 0, 0), (3, 0, 7))
+    assert words(fleet.claim(fleet.ask("h2", replaces=old["uuid"]))[0]) == [
+        "nothing-to-move"
+    ]
+    fleet.check()
+
+
+def test_a_move_that_is_not_confirmed_in_time_leaves_the_first(
+    fleet: claiming.Fleet,
+) -> None:
+    old = fleet.ask("h1")
+    fleet.claim(old)
+    fleet.store.confirm(old["uuid"])
+    fleet.claim(fleet.ask("h2", replaces=old["uuid"], seconds=0.001))
+    assert fleet.term is not None
+    lease = (liveness.LEASE, claiming.LEADER, fleet.term)
+    util.wait_until(lambda: fleet.store.expire(*lease))
+    assert (fleet.used("h1"), fleet.used("h2")) == ((1, 0, 0), (0, 0, 0))
+    fleet.check()
+
+
+def test_ratio_and_reserved_and_the_size_of_the_node(engine: sa.Engine) -> None:
+    fleet = claiming.Fleet(
+        engine, cpu_allocation_ratio=4.0, reserved_vcpus=1, reserved_memory_mb=384
+    )
+    answers = fleet.claim(
+        fleet.ask(resources={"vcpus": 9}),
+        *(fleet.ask(resources={"vcpus": 8}) for _ in range(4)),
+        fleet.ask(resources={"vcpus": 4}),
+        fleet.ask(resources={"memory_mb": 16001}),
+        fleet.ask(resources={"memory_mb": 16000}),
+    )
+    # (8 - 1) * 4 = 28, and not more than 8 at a time; 16384 - 384 = 16000.
+    assert [a["outcome"] for a in answers] == [
+        "refused", "claimed", "claimed", "claimed", "refused", "claimed",
+        "refused", "claimed",
+    ]  # fmt: skip
+    assert fleet.used() == (29, 16384, 0)
+    fleet.check()
+
+
+def test_claimers_at_the_same_time_never_book_too_much(engine: sa.Engine) -> None:
+    """Four claimers ask for 60 CPUs of 16, each of them twice; some release."""
+    fleet = claiming.Fleet(engine, "h1", "h2")
+    asked = [fleet.ask("h1", "h2", resources={"vcpus": 2}) for _ in range(30)]
+    booked: dict[str, set[str]] = {}
+    lock = threading.Lock()
+
+    def work(part: list[dict[str, Any]]) -> None:
+        for one in part:
+            (answer,) = fleet.claim(one)
+            if answer["outcome"] == "claimed":
+                with lock:
+                    booked.setdefault(one["uuid"], set()).add(answer["node"])
+
+    parts = [asked[:15], asked[15:], asked[:15][::-1], asked[15:][::-1]]
+    with futures.ThreadPoolExecutor(len(parts)) as pool:
+        list(pool.map(work, parts))
+    assert fleet.used("h1") == fleet.used("h2") == (8, 0, 0)
+    live = {uuid for uuid, state, _ in fleet.stored() if state == "held"}
+    assert len(live) == 8
+    # Who was answered is booked, and nobody was told of two nodes.
+    assert booked.keys() == live
+    assert {len(nodes) for nodes in booked.values()} == {1}
+    fleet.check()
+
+
+def test_what_is_not_booked_yet_is_booked_before_it_is_claimed(
+    fleet: claiming.Fleet,
+) -> None:
+    """Code of an older release left usage that nobody booked."""
+    with fleet.engine.begin() as c:
+        c.execute(
+            sa.text(
+                "UPDATE compute_nodes SET booking = 0, vcpus_used = 6 WHERE host = 'h1'"
+            )
+        )
+    assert words(fleet.claim(fleet.ask(resources={"vcpus": 3}))[0]) == ["no-room"]
+    assert fleet.claim(fleet.ask(resources={"vcpus": 2}))[0]["outcome"] == "claimed"
+    assert fleet.used() == (8, 0, 0)
+    fleet.check()
+
+
+def test_a_uuid_of_something_else_is_left_alone(fleet: claiming.Fleet) -> None:
+    with fleet.engine.begin() as c:
+        c.execute(
+            sa.text(
+                "UPDATE compute_nodes SET booking = 0, vcpus_used = 6 WHERE host = 'h1'"
+            )
+        )
+    fleet.claim(fleet.ask())
+    legacy = next(uuid for uuid, _, vcpus in fleet.stored() if vcpus == 6)
+    assert fleet.claim(fleet.ask(uuid=legacy))[0]["outcome"] == "conflict"
+    for end in (fleet.store.release, fleet.store.confirm):
+        with pytest.raises(errors.ClaimConflict):
+            end(legacy)
+    assert fleet.used() == (7, 0, 0)
+
+
+def test_ids_of_another_database_are_looked_up_again(
+    fleet: claiming.Fleet, engine: sa.Engine
+) -> None:
+    fleet.claim(fleet.ask("h1"))
+    with engine.begin() as c:
+        c.execute(
+            sa.text("UPDATE compute_nodes SET uuid = :u WHERE host = 'h1'"),
+            {"u": str(uuidlib.uuid4())},
+        )
+    assert words(fleet.claim(fleet.ask("h1"))[0]) == ["no-such-node"]
+
+
+def test_what_was_decided_long_ago_is_not_committed(
+    fleet: claiming.Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process was frozen in between, and the host may be down by now."""
+    times = iter([0.0, 30.0, 30.0, 31.0])
+    monkeypatch.setattr(fleet.store, "_clock", lambda: next(times))
+    (answer,) = fleet.claim(fleet.ask())
+    assert answer["outcome"] == "claimed"
+    assert next(times, None) is None
+    assert fleet.used() == (1, 0, 0)
+
+
+def test_custom_resources_are_counted_as_well(fleet: claiming.Fleet) -> None:
+    has = {"custom_resources": {"CUSTOM_FPGA": 2, "CUSTOM_BW": 100}}
+    fleet.add("h3", **has)
+    asked = [
+        fleet.ask("h3", resources={"CUSTOM_FPGA": 1, "vcpus": 1}) for _ in range(3)
+    ]
+    answers = fleet.claim(*asked)
+    assert [a["outcome"] for a in answers] == ["claimed", "claimed", "refused"]
+    assert words(answers[2]) == ["no-room"]
+    assert answers[0]["resources"] == {"CUSTOM_FPGA": 1, "vcpus": 1}
+    assert fleet.claim(asked[1]) == [answers[1]]
+    fleet.check()
+    # What an agent reports doesn't change what is allocated.
+    node = fleet.nodes.compute_node_get(uuid=fleet.uuids["h3"])
+    more = {"custom_resources": {"CUSTOM_FPGA": 3}}
+    fleet.nodes.compute_node_update(node["id"], more, node["inventory_generation"])
+    fleet.check()
+    (answer,) = fleet.claim(fleet.ask("h3", resources={"CUSTOM_FPGA": 1}))
+    assert answer["outcome"] == "claimed"
+    for uuid, _, _ in fleet.stored():
+        fleet.store.release(uuid)
+    assert fleet.used("h3") == (0, 0, 0)
+    fleet.check()
+
+
+def test_an_agents_call_takes_back_only_what_nobody_else_was_told(
+    fleet: claiming.Fleet,
+) -> None:
+    first, second = str(uuidlib.uuid4()), str(uuidlib.uuid4())
+    asked = [fleet.ask() for _ in range(4)]
+    fleet.claim(*({**one, "attempt": first} for one in asked))
+    fleet.claim({**asked[1], "attempt": second})  # asked again, through the agent
+    fleet.claim(asked[2])  # or of a conductor
+    fleet.store.confirm(asked[3]["uuid"])
+    for one in asked:
+        fleet.store.release(one["uuid"], attempt=first)
+    live = {c["uuid"] for c in fleet.store.claims()}
+    assert live == {one["uuid"] for one in asked[1:]}
+    assert fleet.used() == (3, 0, 0)
+    fleet.store.release(asked[1]["uuid"], attempt=second)
+    assert fleet.used() == (2, 0, 0)
+    # Nobody was told of what isn't known.
+    late = fleet.ask()
+    fleet.store.release(late["uuid"], attempt=first)
+    assert fleet.claim(late)[0]["outcome"] == "gone"
+    fleet.check()
