@@ -8,6 +8,7 @@ seen. Nothing here was copied from what our code sends.
 
 from collections.abc import Iterator
 from collections.abc import Mapping
+import datetime
 import threading
 import time
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 from compute_agent import rpcapi as compute_rpcapi
 from conductor import manager as conductor_manager
 from conductor import rpcapi as conductor_rpcapi
+from conductor.db import liveness
 from musterbook import context
 from musterbook import errors
 from musterbook import rpc
@@ -209,6 +211,8 @@ ADOPT = {
 }
 GOODBYE = {"method": "goodbye", "version": "1.0", "args": {}}
 VERIFY = {"method": "verify", "version": "1.0", "args": {}}
+BEAT = {"method": "beat", "version": "1.2", "args": {}}
+GET_BEATS = {"method": "get_beats", "version": "1.2", "args": {}}
 RESET_FLAPPING = {
     "method": "reset_flapping",
     "version": "1.1",
@@ -321,6 +325,15 @@ class Records:
 
     def adopt(self, grant: context.Grant, *args: Any) -> None:
         self.told.append(("adopt", grant.host, *args))
+
+    def beat(self, *args: Any) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.told.append(("beat", *args))
+
+    def beats(self, binary: str) -> list[liveness.BeatRow]:
+        at = datetime.datetime(2026, 11, 30, 12, 0, 3, 250_000, tzinfo=datetime.UTC)
+        return [liveness.BeatRow("web1", 4, at, 1.5)]
 
     def verify(self, *args: Any) -> None:
         if self.refuse is not None:
@@ -481,10 +494,13 @@ def test_what_the_conductor_is_asked(wire: Wire, transport: rpc.Transport) -> No
     api.verify(a_context())
     api.get_fleet(a_context(), ["host"])
     api.reset_flapping(a_context(), "web1")
+    api.beat(a_context())
+    api.get_beats(a_context())
     listener.stop()
     messages = [message for _, message in wire.got]
     hellos = [HELLO, HELLO_AGAIN, HELLO_RENAMED]
     others = [ADOPT, GOODBYE, STALLED, VERIFY, GET_FLEET, RESET_FLAPPING]
+    others += [BEAT, GET_BEATS]
     assert messages == [PING, *hellos, *others]
 
 
@@ -914,9 +930,9 @@ def test_what_is_nested_comes_in_the_versions_of_the_manifest(
 
 def test_versions_are_answered(wire: Wire, served: tuple[Nodes, Records]) -> None:
     assert wire.ask(GET_VERSIONS) == {
-        "level": 1,
+        "level": 2,
         "lowest_level": 0,
-        "conductor": "1.1",
+        "conductor": "1.2",
         "compute": "1.0",
         "objects": {
             "ComputeNode": "1.2",
@@ -940,18 +956,25 @@ def test_liveness_is_told(wire: Wire, served: tuple[Nodes, Records]) -> None:
     wire.ask(STALLED)
     assert wire.ask(VERIFY) is None
     assert wire.ask(RESET_FLAPPING) is None
+    assert wire.ask(BEAT) is None
+    stamp = "2026-11-30T12:00:03.250000+00:00"
+    assert wire.ask(GET_BEATS) == [["web1", 4, stamp, 1.5]]
     assert served[1].told == [
         ("adopt", "web1", NODE_UUID, "bm1", "web2"),
         ("goodbye", "web1", "nova-compute", 4, "the-secret"),
         ("stalled", "web1", "nova-compute", 4, "the-secret", "disk is slow"),
         ("verify", "web1", "nova-compute", 4, "the-secret"),
         ("reset_flapping", "web1", "nova-compute", "operator"),
+        ("beat", "web1", "nova-compute", 4, "the-secret"),
     ]
     served[1].refuse = errors.Superseded(host="web1", incarnation=4)
     with pytest.raises(errors.Superseded):
         wire.ask(VERIFY)
-    with pytest.raises(errors.InvalidInput):
-        wire.ask(VERIFY, {**CONTEXT, "grant": None})
+    with pytest.raises(errors.Superseded):
+        wire.ask(BEAT)
+    for message in (VERIFY, BEAT):
+        with pytest.raises(errors.InvalidInput):
+            wire.ask(message, {**CONTEXT, "grant": None})
 
 
 _NO_LEVELS: tuple[object, ...] = (-1, "1", 1.0, True, 2**40, [])

@@ -15,10 +15,10 @@ def test_sync_and_version(
     database_url: str, empty: sa.Engine, tmp_path: pathlib.Path
 ) -> None:
     for command, said in (
-        ("version", "database: none, code: 0004\n"),
-        ("sync", "database: 0004, was: none\n"),
-        ("sync", "database: 0004, was: 0004\n"),
-        ("version", "database: 0004, code: 0004\n"),
+        ("version", "database: none, code: 0005\n"),
+        ("sync", "database: 0005, was: none\n"),
+        ("sync", "database: 0005, was: 0005\n"),
+        ("version", "database: 0005, code: 0005\n"),
     ):
         done = command_line.manage(tmp_path, database_url, "db", command)
         assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
