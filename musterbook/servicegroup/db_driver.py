@@ -44,6 +44,20 @@ class Ways:
     read: Callable[[float], Mapping[str, Seen]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """In seconds.
+
+    :ivar member_timeout: without a beat, after which a member beats anew
+    :ivar service_down_time: for which a beat counts
+    :ivar call_timeout: that a beat may take, less than between two
+    """
+
+    member_timeout: float
+    service_down_time: float
+    call_timeout: float
+
+
 class DbDriver(driver.GroupDriver):
     """One member, or a reader, of the only group that there is; any thread.
 
@@ -52,9 +66,7 @@ class DbDriver(driver.GroupDriver):
 
     :param ways: to a conductor, or to its records
     :param member: ``host#incarnation`` of an agent
-    :param member_timeout: seconds of silence after which a member beats anew
-    :param service_down_time: seconds for which a beat counts
-    :param call_timeout: seconds that a beat may take, less than between two
+    :param times: returns the times as configured now
     """
 
     traits = traits.DB
@@ -63,15 +75,11 @@ class DbDriver(driver.GroupDriver):
         self,
         ways: Ways,
         member: str,
-        member_timeout: float,
-        service_down_time: float,
-        call_timeout: float,
+        times: Callable[[], Times],
     ) -> None:
         self._ways = ways
         self._member = member
-        self._member_timeout = member_timeout
-        self._down_time = service_down_time
-        self._call_timeout = call_timeout
+        self._times = times
 
     @property
     def member(self) -> str:
@@ -81,7 +89,7 @@ class DbDriver(driver.GroupDriver):
     @property
     def member_timeout(self) -> float:
         """Seconds without a beat that count as a break."""
-        return self._member_timeout
+        return self._times().member_timeout
 
     def start(self) -> None:
         """Do nothing: there is no connection of its own."""
@@ -102,7 +110,7 @@ class DbDriver(driver.GroupDriver):
         :raises GroupUnavailable: not in time, or the conductor refuses
         """
         with _translated():
-            self._ways.beat(self._call_timeout)
+            self._ways.beat(self._times().call_timeout)
 
     def is_visible(self, group: str) -> bool:
         """Return True: a beat that was answered is stored."""
@@ -110,10 +118,9 @@ class DbDriver(driver.GroupDriver):
 
     def get_all(self, group: str) -> frozenset[str]:
         """Return who has beaten within service_down_time, by the database's clock."""
+        counts = self._times().service_down_time
         return frozenset(
-            member
-            for member, seen in self._read().items()
-            if abs(seen.age) <= self._down_time
+            member for member, seen in self._read().items() if abs(seen.age) <= counts
         )
 
     def get_updated_time(self, group: str, member: str) -> datetime.datetime | None:
@@ -123,7 +130,7 @@ class DbDriver(driver.GroupDriver):
 
     def _read(self) -> Mapping[str, Seen]:
         with _translated():
-            return self._ways.read(self._call_timeout)
+            return self._ways.read(self._times().call_timeout)
 
 
 @contextlib.contextmanager

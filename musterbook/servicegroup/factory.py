@@ -152,9 +152,11 @@ def _db(
 ) -> driver.GroupDriver:
     if ways is None:
         raise ValueError("the db driver needs ways to a conductor")
-    return db_driver.DbDriver(
-        ways,
-        member,
+    return db_driver.DbDriver(ways, member, lambda: _times(conf))
+
+
+def _times(conf: cfg.ConfigOpts) -> db_driver.Times:
+    return db_driver.Times(
         member_timeout(conf),
         conf.service_down_time,
         min(_SHARE * conf.report_interval, _MOST_SECONDS),

@@ -87,7 +87,8 @@ _FILE = driver.Traits(
     "beat",
 )
 
-#: Not of a group: beats through the conductor. Its figures are for report_interval 10.
+#: Not of a group: beats through the conductor. Nova's take 2.4 ms of a conductor's CPU
+#: each, so that 1,200 hosts fill a core at report_interval 3.
 DB = driver.Traits(
     name="db driver",
     extra="",

@@ -101,6 +101,9 @@ def test_small_liveness(tmp_path: pathlib.Path) -> None:
     steady = statistics.median(found["figures"]["verdicts"]["50"]["steady_ms"])
     assert found["bounds"][0]["value"] == steady
     assert found["figures"]["look"]["statements"] == 2
+    # Nova's db driver: two.
+    assert found["figures"]["statements_per_beat"] == {"tooz": 0, "db": 1}
+    assert [bound["value"] for bound in found["bounds"]][1:] == [0]
     read = groups["50"]["calls_ms"]["read"]
     ratio = statistics.median(read["ours"]) / statistics.median(read["floor"])
     assert found["ratios"]["50"]["read"] == ratio

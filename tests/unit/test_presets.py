@@ -10,6 +10,7 @@ from musterbook import conf as conf_module
 from musterbook import errors
 from musterbook.conf import presets
 from musterbook.conf import reload as conf_reload
+from musterbook.servicegroup import db_driver
 from musterbook.servicegroup import factory
 
 URL = "redis://:6379"
@@ -128,3 +129,21 @@ def test_a_restart_alone_takes_a_preset_up(tmp_path: pathlib.Path) -> None:
     assert reloader.reload()
     assert first.report_interval == presets.LAN.report_interval
     assert factory.member_timeout(first) == presets.LAN.member_timeout
+
+
+def test_a_beat_is_given_less_than_the_interval_also_after_a_reload(
+    tmp_path: pathlib.Path,
+) -> None:
+    conf = load(tmp_path, servicegroup_driver="db")
+    given: list[float] = []
+    ways = db_driver.Ways(given.append, lambda seconds: {})
+    driver = factory.make_driver(conf, "a#1", ways)
+    driver.beat()
+    load(tmp_path, servicegroup_driver="db", report_interval=1)
+    conf.mutate_config_files()
+    driver.beat()
+    load(tmp_path, servicegroup_driver="db", report_interval=30, service_down_time=90)
+    conf.mutate_config_files()
+    driver.beat()
+    assert given == [2.25, 0.75, 10.0]
+    assert driver.member_timeout == 45.0

@@ -28,6 +28,7 @@ class Conductor:
         self.stamps: list[float] = []
         self.limits: list[float] = []
         self.seen: dict[str, db_driver.Seen] = {}
+        self.times = db_driver.Times(9.0, 40.0, 2.0)
 
     def beat(self, seconds: float) -> None:
         self.began.append(self.now)
@@ -46,7 +47,7 @@ class Conductor:
 
     def driver(self) -> db_driver.DbDriver:
         ways = db_driver.Ways(self.beat, self.read)
-        return db_driver.DbDriver(ways, "a#1", 9.0, 40.0, 2.0)
+        return db_driver.DbDriver(ways, "a#1", lambda: self.times)
 
 
 @pytest.fixture
