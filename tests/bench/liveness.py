@@ -70,8 +70,12 @@ def run(chosen: options.Options) -> report.Report:
         verdicts = {
             size: liveness_look.verdicts(size, chosen.windows) for size in sizes
         }
-        look = liveness_look.look(folder, sizes[-1], chosen.windows)
-        beats = liveness_beats.statements_per_beat(folder, backend)
+        database = servers.MariaDB(folder)
+        cleanup.callback(database.close)
+        database.start()
+        look = liveness_look.look(database, sizes[-1], chosen.windows)
+        beats = liveness_beats.statements_per_beat(database, backend)
+        database.close()
         busy: list[float] = psutil.cpu_percent(1.0, percpu=True)
         look["foreign_cores"] = sum(busy) / 100
     return _report(chosen, backend, cells, verdicts, look, beats)

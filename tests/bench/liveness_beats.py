@@ -7,7 +7,6 @@ beat, and aren't part of it.
 
 from collections.abc import Callable
 import contextlib
-import pathlib
 import random
 import time
 
@@ -36,13 +35,13 @@ _BEATS = 200
 _GRANT = context.Grant(host="beater", incarnation=1, secret="known")
 
 
-def statements_per_beat(folder: pathlib.Path, backend: str) -> dict[str, float]:
-    """Return how many statements a MariaDB ran for one beat, by driver."""
+def statements_per_beat(server: servers.MariaDB, backend: str) -> dict[str, float]:
+    """Return how many statements a MariaDB ran for one beat, by driver.
+
+    :param server: runs, and is used by nobody else
+    """
     with contextlib.ExitStack() as cleanup:
-        server = servers.MariaDB(folder)
-        cleanup.callback(server.close)
-        server.start()
-        url = server.lease(0)
+        url = server.lease(1)
         ways = _conductor(url, cleanup)
         drivers: dict[str, Callable[[], group_driver.GroupDriver]] = {
             "tooz": lambda: tooz_driver.ToozDriver(
