@@ -15,6 +15,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from compute_agent import audits
+from compute_agent import beats
 from compute_agent import claims
 from compute_agent import core
 from compute_agent import holdings
@@ -37,6 +38,7 @@ from musterbook import levels
 from musterbook import names
 from musterbook import rpc
 from musterbook.servicegroup import beat
+from musterbook.servicegroup import db_driver
 from musterbook.servicegroup import driver as group_driver
 from musterbook.servicegroup import reach
 from objects import base
@@ -76,7 +78,8 @@ class Agent(daemon.Part):
 
     :param conf: the checked configuration
     :param transport: the process's transport
-    :param make_driver: makes the group connection of a member name
+    :param make_driver: makes the group connection of a member name; the db driver's
+        goes by the ways to a conductor
     :param beat_interval: returns the seconds between two beats, as configured now
     :param host: None: the option host
     """
@@ -87,7 +90,7 @@ class Agent(daemon.Part):
         self,
         conf: cfg.ConfigOpts,
         transport: rpc.Transport,
-        make_driver: Callable[[str], group_driver.GroupDriver],
+        make_driver: Callable[[str, db_driver.Ways], group_driver.GroupDriver],
         beat_interval: Callable[[], float],
         host: str | None = None,
     ) -> None:
@@ -176,8 +179,12 @@ class Agent(daemon.Part):
             on_forgotten=lambda exc: self._renew(held, heart, exc),
             on_verified=lambda: self._verified(tracker, dog),
         )
+        ways = db_driver.Ways(
+            beats.teller(self._conductor, held, looker.look),
+            beats.reader(self._conductor),
+        )
         heart: beat.Beat = self._make_heart(
-            lambda: self._make_driver(held.grant.member),
+            lambda: self._make_driver(held.grant.member, ways),
             service_obj.COMPUTE_TOPIC,
             self._beat_interval(),
             rng=random.Random(),  # noqa: S311  # no secret depends on it
@@ -305,7 +312,7 @@ class Agent(daemon.Part):
             return False
         # Only whether it refuses us, which no waiting mends; that it is away is for
         # the beat to say, and no reason not to serve.
-        reach.attempt(lambda: self._make_driver(f"{self._host}#"))
+        reach.attempt(lambda: self._make_driver(f"{self._host}#", beats.NO_WAYS))
         return True
 
     # -- hello and goodbye ---------------------------------------------------------

@@ -34,14 +34,14 @@ def run(argv: list[str]) -> int:
     load = functools.partial(conf_module.load, argv, PROG, prepare=PREPARE, about=ABOUT)
     conf = load()
     logs.setup(conf)
-    url = factory.prepare(conf)
+    factory.prepare(conf)
     transport = rpc.make_transport(conf, to_others=True)
     base.MusterObject.indirection_api = carrier(conf, transport)
     part = agent.Agent(
         conf,
         transport,
-        lambda member: factory.make_driver(conf, member),
-        lambda: factory.beat_interval(conf.report_interval, url.member_timeout),
+        lambda member, ways: factory.make_driver(conf, member, ways),
+        lambda: factory.interval(conf),
     )
     reloader = conf_reload.Reloader(conf, load, (*CHECKS, logs.check))
     process = daemon.Process(

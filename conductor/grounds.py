@@ -22,11 +22,15 @@ FULL_EVERY = 30.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grounds:
-    """The services with a grant, by host; the same object while nothing changes."""
+    """The services with a grant, by host; the same object while nothing changes.
+
+    :ivar beating: granted members that beat through a conductor
+    """
 
     rows: Mapping[str, liveness.GrantedRow]
     judged: Mapping[str, verdict.Granted]
     incarnations: Mapping[str, int]
+    beating: frozenset[str] = frozenset()
 
 
 class Reader:
@@ -96,10 +100,16 @@ class Reader:
     def _take(self, known: dict[int, liveness.GrantedRow]) -> Grounds:
         if self._grounds is None or (known is not self._known and known != self._known):
             rows = {row.host: row for row in known.values()}
+            judged = {host: granted(row) for host, row in rows.items()}
             self._grounds = Grounds(
                 rows=rows,
-                judged={host: granted(row) for host, row in rows.items()},
+                judged=judged,
                 incarnations={h: row.incarnation or LEGACY for h, row in rows.items()},
+                beating=frozenset(
+                    g.member
+                    for g in judged.values()
+                    if g.beat is not None and g.incarnation is not None
+                ),
             )
         self._known = known
         return self._grounds

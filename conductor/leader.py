@@ -60,7 +60,8 @@ class Leader:
     else happens in the thread named ``leader``.
 
     :param store: the liveness records
-    :param make_driver: makes this process's own connection to the group backend
+    :param make_driver: makes this process's own connection to the group backend; None:
+        there is no group, beats alone tell who lives
     :param pinger: asks silent hosts over RPC
     :param policy: when silence means what
     :param owner: who holds the lease, unique to the process
@@ -72,7 +73,7 @@ class Leader:
     def __init__(
         self,
         store: liveness.LivenessStore,
-        make_driver: Callable[[], group_driver.GroupDriver],
+        make_driver: Callable[[], group_driver.GroupDriver] | None,
         pinger: pings.Pinger,
         policy: verdict.Policy,
         timing: Timing,
@@ -288,7 +289,9 @@ class Leader:
         self._write(transitions, decision.freezes)
         self._pinger.ping({host: incarnations[host] for host in decision.to_ping})
         if isinstance(poll, frozenset):
-            self._tell_strangers(poll, incarnations)
+            # Without a copy of the whole group where nobody beats otherwise.
+            seen = poll | found.beating if found.beating else poll
+            self._tell_strangers(seen, incarnations)
 
     def _past(self) -> list[roster.Past]:
         """Return what was written lately, by whoever led, as of our clock."""
@@ -317,15 +320,19 @@ class Leader:
                 return  # nor can the others; they are due again soon
 
     def _poll(self) -> frozenset[str] | errors.GroupError:
+        if self._make_driver is None:
+            return frozenset()
         try:
             if self._driver is None:
-                self._driver = self._connect()
+                self._driver = self._connect(self._make_driver)
             return self._driver.get_all(service_obj.COMPUTE_TOPIC)
         except errors.GroupError as exc:
             return exc
 
-    def _connect(self) -> group_driver.GroupDriver:
-        made = self._make_driver()
+    def _connect(
+        self, make_driver: Callable[[], group_driver.GroupDriver]
+    ) -> group_driver.GroupDriver:
+        made = make_driver()
         try:
             made.start()
         except BaseException:

@@ -179,7 +179,7 @@ def build(
     :param owner: holds the leader's lease, unique among living processes
     :raises ConfigurationError: an option of the database or the group can't be used
     """
-    group_url = factory.prepare(conf)
+    url = factory.prepare(conf)
     engine = db_engine.from_conf(conf)
     store.bind(db_store.DatabaseStore(engine))
     records = liveness.LivenessStore(engine)
@@ -199,9 +199,9 @@ def build(
     standing = leader.Leader(
         # A lease that runs out behind slow calls would leave nobody to look.
         liveness.LivenessStore(db_engine.urgent(engine)),
-        lambda: factory.make_driver(conf, f"reader-{owner}"),
+        None if url is None else lambda: factory.make_driver(conf, f"reader-{owner}"),
         pinger,
-        verdict.Policy.from_conf(conf, group_url.member_timeout),
+        verdict.Policy.from_conf(conf, factory.member_timeout(conf)),
         leader.Timing.from_conf(conf),
         owner,
         on_stranger=_look(agents),
@@ -214,17 +214,19 @@ def build(
     def take_up() -> None:
         agents.set_timeout(conf.conductor.ping_timeout)
         standing.take_up(
-            verdict.Policy.from_conf(conf, group_url.member_timeout),
+            verdict.Policy.from_conf(conf, factory.member_timeout(conf)),
             leader.Timing.from_conf(conf),
         )
 
-    return [
+    parts: list[daemon.Part] = [
         DatabasePart(conf),
         RpcPart(conf, server),
         LeaderPart(standing, take_up),
         ExpiryPart(expiry),
-        GroupPart(lambda: factory.make_driver(conf, f"probe-{owner}")),
     ]
+    if url is not None:
+        parts.append(GroupPart(lambda: factory.make_driver(conf, f"probe-{owner}")))
+    return parts
 
 
 def _settle(conf: cfg.ConfigOpts) -> float:

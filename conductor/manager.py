@@ -246,6 +246,26 @@ class ConductorManager:
         )
 
     @rpc.exposed
+    def beat(self, context: RequestContext) -> None:
+        """Note that the granted process lives, as the db driver has it.
+
+        :raises Superseded: the caller isn't the granted process
+        :raises GrantForgotten: the database was replaced or set back since
+        """
+        grant = _grant_of(context)
+        self._store.beat(
+            grant.host, service_obj.COMPUTE_BINARY, grant.incarnation, grant.secret
+        )
+
+    @rpc.exposed
+    def get_beats(self, context: RequestContext) -> list[list[Any]]:
+        """Return host, incarnation, when and age of each last beat of that kind."""
+        return [
+            [row.host, row.incarnation, row.at.isoformat(), row.age]
+            for row in self._store.beats(service_obj.COMPUTE_BINARY)
+        ]
+
+    @rpc.exposed
     def reset_flapping(self, context: RequestContext, host: str) -> None:
         """End the hold of a host that came and went; harmless if it isn't held.
 

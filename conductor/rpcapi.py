@@ -5,8 +5,8 @@ Version history:
           ping, hello, goodbye, stalled, verify, get_fleet
     1.1 - get_versions, adopt_node, reset_flapping; hello takes version, the caller's
           service level, and formerly and nodes, what the host was
-    1.2 - claim, claim_many, confirm_claim, release_claim, list_claims; ComputeNode has
-          custom_resources, labels and booted_at
+    1.2 - claim, claim_many, confirm_claim, release_claim, list_claims, beat, get_beats;
+          ComputeNode has custom_resources, labels and booted_at
 """
 
 from collections.abc import Mapping
@@ -30,6 +30,7 @@ VERSION = "1.2"
 #: What a call needs unless it says otherwise: any conductor answers it.
 _FIRST = "1.0"
 _LEVELS = "1.1"
+_BEATS = "1.2"
 #: How many nodes a hello may tell of; with more, a host can't be renamed.
 MOST_NODES = 5000
 #: How often a call is made while the conductors that get it have lost the database:
@@ -370,6 +371,28 @@ class ConductorAPI(claim_calls.ClaimCalls, ovo_base.VersionedObjectIndirectionAP
         :raises GrantForgotten: the database was replaced or set back
         """
         self._call(context, "verify", timeout=timeout)
+
+    def beat(self, context: RequestContext, timeout: float | None = None) -> None:
+        """Tell that the granted process lives: servicegroup_driver db.
+
+        :raises Superseded, GrantForgotten: as verify
+        :raises VersionPinned, UnsupportedObject: the conductors are too old
+        """
+        self._call(context, "beat", timeout=timeout, interface=_BEATS)
+
+    def get_beats(
+        self, context: RequestContext, timeout: float | None = None
+    ) -> list[list[Any]]:
+        """Return who has beaten so, and when.
+
+        :return: host, incarnation, when as ISO 8601 by the database's clock, and the
+            seconds since then
+        :raises VersionPinned, UnsupportedObject: the conductors are too old
+        """
+        answer: list[list[Any]] = self._call(
+            context, "get_beats", timeout=timeout, interface=_BEATS
+        )
+        return answer
 
     def reset_flapping(
         self, context: RequestContext, host: str, timeout: float | None = None

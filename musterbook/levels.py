@@ -55,7 +55,7 @@ HISTORY: tuple[Level, ...] = (
         },
     ),
     # 2: ComputeNode.custom_resources, labels, booted_at; claims, of a conductor and by
-    # an agent
+    # an agent; beat and get_beats: agents with servicegroup_driver db
     Level(
         conductor="1.2",
         compute="1.1",

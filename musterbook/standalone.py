@@ -41,6 +41,7 @@ from musterbook import fleetview
 from musterbook import logs
 from musterbook import rpc
 from musterbook.conf import base as conf_base
+from musterbook.conf import presets
 from musterbook.servicegroup import factory
 from musterbook.servicegroup import url as group_url
 from objects import base
@@ -174,7 +175,8 @@ def _embed(conf: cfg.ConfigOpts) -> None:
     conf.set_default("transport_url", "inproc://")
     database = db_engine.sqlite_url(state / "musterbook.sqlite")
     conf.set_default("connection", _escaped(database), "database")
-    groups = group_url.file_url(str(state / "groups"))
+    timeout = presets.of(conf).member_timeout
+    groups = group_url.file_url(str(state / "groups"), timeout)
     conf.set_default("servicegroup_tooz_url", _escaped(groups))
     conf.set_default("ping_timeout", 0.5, "conductor")
     conf.set_default("poll_interval", 0.25, "conductor")
@@ -242,15 +244,15 @@ def _parts(
 ) -> list[list[daemon.Part]]:
     # The directory is ours alone: what an earlier process left in the group is stale.
     shutil.rmtree(_state_dir(conf) / "groups", ignore_errors=True)
-    group = factory.prepare(conf)
+    factory.prepare(conf)
     conductor = conductor_main.build(conf, transport, owner)
     conductor_api = conductor_rpcapi.ConductorAPI(transport, conf.rpc_response_timeout)
     base.MusterObject.indirection_api = agent_main.carrier(conf, transport)
     one_agent = agent.Agent(
         conf,
         transport,
-        lambda member: factory.make_driver(conf, member),
-        lambda: factory.beat_interval(conf.report_interval, group.member_timeout),
+        lambda member, ways: factory.make_driver(conf, member, ways),
+        lambda: factory.interval(conf),
     )
     return [conductor, [one_agent], [View(conductor_api, rich_console.Console())]]
 

@@ -9,11 +9,11 @@ import time
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from compute_agent import beats
 from compute_agent.hollow import machinery
 from musterbook import daemon
 from musterbook import errors
 from musterbook import rpc
-from musterbook.servicegroup import driver as group_driver
 from musterbook.servicegroup import reach
 
 LOG = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class HollowFleet(daemon.Part):
         self,
         conf: cfg.ConfigOpts,
         transport: rpc.Transport,
-        make_driver: Callable[[str], group_driver.GroupDriver],
+        make_driver: machinery.MakeDriver,
         made: machinery.Machinery,
         hosts: Sequence[str],
         join_rate: float,
@@ -73,7 +73,7 @@ class HollowFleet(daemon.Part):
         """
         if not rpc.wait_for_broker(self._conf, self._stopping):
             return
-        reach.attempt(lambda: self._make_driver("hollow#"))
+        reach.attempt(lambda: self._make_driver("hollow#", beats.NO_WAYS))
         self._machinery.start()
         began = time.monotonic()
         with futures.ThreadPoolExecutor(_STARTS_AT_ONCE, "hollow-start") as pool:

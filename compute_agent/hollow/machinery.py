@@ -16,8 +16,8 @@ from compute_agent.hollow import wheel
 from compute_agent.inventory import source as inventory_source
 from musterbook import errors
 from musterbook import rpc
-from musterbook.servicegroup import shared
-from musterbook.servicegroup import url as group_url
+from musterbook.servicegroup import db_driver
+from musterbook.servicegroup import driver as group_driver
 from objects import base
 
 #: Hosts for which one thread beats, over one connection. A turn takes about a
@@ -30,12 +30,15 @@ _HOSTS_PER_SERVER = 250
 _AUDIT_THREADS = 16
 _LOOK_THREADS = 4
 
+MakeDriver = Callable[[str, db_driver.Ways], group_driver.GroupDriver]
+
 
 class Machinery:
     """Made and stopped once by the process's owner; any thread may use it between.
 
     :param transport: the process's transport
-    :param url: where the group is
+    :param make_road: returns what makes the drivers of some of the hosts, which share
+        a thread and a connection
     :param hosts: how many there will be
     :param beat_interval: returns the seconds between two beats, as configured now
     """
@@ -43,13 +46,13 @@ class Machinery:
     def __init__(
         self,
         transport: rpc.Transport,
-        url: group_url.GroupURL,
+        make_road: Callable[[], MakeDriver],
         hosts: int,
         beat_interval: Callable[[], float],
     ) -> None:
         self.beat_interval = beat_interval
         roads = range(-(-hosts // _HOSTS_PER_ROAD))
-        self._roads = [(shared.Road(url), wheel.Wheel(f"beats-{n}", 1)) for n in roads]
+        self._roads = [(make_road(), wheel.Wheel(f"beats-{n}", 1)) for n in roads]
         self._next_road = itertools.cycle(self._roads)
         self._servers = [
             rpc.SharedServer(transport, rpcapi.TOPIC, f"hollow-{n}")
@@ -74,7 +77,7 @@ class Machinery:
         for turns in (self.audits, self.looks, *(turns for _, turns in self._roads)):
             turns.stop()
 
-    def next_road(self) -> tuple[shared.Road, wheel.Wheel]:
+    def next_road(self) -> tuple[MakeDriver, wheel.Wheel]:
         """Return where one more host beats."""
         return next(self._next_road)
 
@@ -98,7 +101,7 @@ class HollowAgent(agent.Agent):
         on_end: "Callable[[HollowAgent, errors.MusterbookError], None]",
     ) -> None:
         road, beats = machinery.next_road()
-        super().__init__(conf, transport, road.driver, machinery.beat_interval, host)
+        super().__init__(conf, transport, road, machinery.beat_interval, host)
         self.host = host
         self._shared_server = machinery.next_server()
         self._on_end = on_end

@@ -5,6 +5,7 @@ from musterbook import entry
 if __name__ == "__main__":
     entry.guard(reloads=True)  # before the imports that take seconds
 
+from collections.abc import Callable
 import functools
 
 from oslo_config import cfg
@@ -24,6 +25,8 @@ from musterbook import names
 from musterbook import rpc
 from musterbook.conf import reload as conf_reload
 from musterbook.servicegroup import factory
+from musterbook.servicegroup import shared
+from musterbook.servicegroup import url as group_url
 from objects import base
 
 LOG = logging.getLogger(__name__)
@@ -82,14 +85,14 @@ def run(argv: list[str]) -> int:
     )
     made = machinery.Machinery(
         transport,
-        url,
+        _roads(conf, url),
         len(hosts),
-        lambda: factory.beat_interval(conf.report_interval, url.member_timeout),
+        lambda: factory.interval(conf),
     )
     part = fleet.HollowFleet(
         conf,
         transport,
-        lambda member: factory.make_driver(conf, member),
+        lambda member, ways: factory.make_driver(conf, member, ways),
         made,
         hosts,
         conf.join_rate,
@@ -106,6 +109,20 @@ def run(argv: list[str]) -> int:
         return process.run()
     finally:
         transport.cleanup()
+
+
+def _roads(
+    conf: cfg.ConfigOpts, url: group_url.GroupURL | None
+) -> Callable[[], machinery.MakeDriver]:
+    """Return what makes the way by which some of the hosts reach the group."""
+
+    def make() -> machinery.MakeDriver:
+        if url is None:
+            return lambda member, ways: factory.make_driver(conf, member, ways)
+        road = shared.Road(url)
+        return lambda member, _: road.driver(member)
+
+    return make
 
 
 def host_names(conf: cfg.ConfigOpts) -> list[str]:

@@ -20,6 +20,8 @@ from musterbook import errors
 from musterbook.context import Grant
 
 _T = models.services
+#: What an INTEGER holds at most.
+_MOST_BEATS = 2**31 - 1
 
 
 def parameters(grant: Grant, binary: str) -> dict[str, object]:
@@ -231,6 +233,29 @@ class GrantStore:
         grant = Grant(host=host, incarnation=incarnation, secret=secret)
         retry.read(self._engine, lambda c: check(c, grant, binary))
 
+    def beat(self, host: str, binary: str, incarnation: int, secret: str) -> None:
+        """Note that the granted process lives; Superseded, GrantForgotten.
+
+        One statement, by the database's clock. A beat is no change of the fleet: the
+        difference stream and updated_at stay as they are.
+        """
+        grant = Grant(host=host, incarnation=incarnation, secret=secret)
+        _check_possible(grant)
+        statement = (
+            sa.update(_T)
+            .where(
+                _is_granted(host, binary, incarnation),
+                _T.c.secret_hash == _hash(secret),
+            )
+            .values(
+                report_count=_next_count(),
+                last_seen_up=types.now(),
+                beat_incarnation=_T.c.incarnation,
+            )
+        )
+        if not retry.single(self._engine, lambda c: c.execute(statement).rowcount):
+            raise retry.read(self._engine, lambda c: _judge(c, grant, binary))
+
     def goodbye(self, host: str, binary: str, incarnation: int, secret: str) -> None:
         """Note that the process leaves; writes it once; Superseded."""
         self._note(
@@ -268,6 +293,12 @@ class GrantStore:
             _is_granted(host, binary, incarnation), _T.c.secret_hash == _hash(secret)
         )
         retry.run(self._engine, lambda c: c.execute(granted))
+
+
+def _next_count() -> sa.ColumnElement[int]:
+    """Return the next report_count; from the column's last number on, the first."""
+    full = _T.c.report_count >= _MOST_BEATS
+    return sa.case((full, 1), else_=_T.c.report_count + 1)
 
 
 def _is_granted(host: Any, binary: Any, incarnation: Any) -> sa.ColumnElement[bool]:

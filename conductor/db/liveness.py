@@ -14,6 +14,7 @@ LEASE = "liveness"
 GrantConflict = grants.GrantConflict
 KnownService = grants.KnownService
 GrantedRow = verdicts.GrantedRow
+BeatRow = verdicts.BeatRow
 Outlook = verdicts.Outlook
 LeaseMark = verdicts.LeaseMark
 Claim = node_moves.Claim

@@ -62,8 +62,8 @@ services = sa.Table(
         "report_count",
         sa.Integer,
         nullable=False,
-        doc="deprecated: how often an agent of Juno's time beat; counted up for such "
-        "agents only",
+        doc="how often an agent with servicegroup_driver db, or one of Juno's time, "
+        "beat; for people",
     ),
     sa.Column(
         "disabled",
@@ -87,6 +87,12 @@ services = sa.Table(
         types.UtcDateTime(),
         doc="last beat of an agent with servicegroup_driver db, by the database's "
         "clock; written by the conductor",
+    ),
+    sa.Column(
+        "beat_incarnation",
+        sa.Integer,
+        doc="the incarnation whose beat last_seen_up is; NULL: a legacy agent's, or "
+        "none was noted; the conductor, at each beat",
     ),
     sa.Column(
         "forced_down",

@@ -24,7 +24,7 @@ _OWN_COLUMNS = frozenset(
         "incarnation", "secret_hash", "process_uuid", "boot_id", "release",
         "version", "version_incarnation", "goodbye_at", "stalled_reason", "state",
         "state_incarnation", "state_since", "state_cause", "state_evidence",
-        "state_actor", "stream_version",
+        "state_actor", "stream_version", "beat_incarnation",
     }
 )  # fmt: skip
 _SECRET = "secret_hash"  # noqa: S105  # a column's name

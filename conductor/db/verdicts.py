@@ -42,7 +42,9 @@ class GrantedRow:
     """What the verdict needs to know about one service.
 
     :ivar incarnation: None: no agent of the host ever said hello
-    :ivar beat_at: of such a service, when it beat last, or was created if it never did
+    :ivar beat_at: of such a service, when it beat last, or was created if it never did;
+        of a granted one, when this incarnation beat last through a conductor, None if
+        it never did: then the group tells
     :ivar beat_age: seconds since then, by the database's clock
     :ivar registered_only: it never beat
     """
@@ -109,6 +111,20 @@ class PastTransition:
     host: str
     state: str
     cause: str | None
+    age: float
+
+
+@dataclasses.dataclass(frozen=True)
+class BeatRow:
+    """When a granted process beat last.
+
+    :ivar at: by the database's clock, as is the age
+    :ivar age: seconds since then
+    """
+
+    host: str
+    incarnation: int
+    at: datetime.datetime
     age: float
 
 
@@ -275,6 +291,28 @@ class VerdictStore:
             int(incarnations or 0),
         )
 
+    def beats(self, binary: str) -> list[BeatRow]:
+        """Return the last beat of each granted process that beats through a conductor.
+
+        By id of its service; whoever said goodbye isn't among them.
+        """
+        query = (
+            sa.select(_S.c.host, _S.c.incarnation, _S.c.last_seen_up, types.now())
+            .where(
+                _S.c.binary == binary,
+                models.live(_S),
+                _S.c.beat_incarnation == _S.c.incarnation,
+                _S.c.last_seen_up.is_not(None),
+                _S.c.goodbye_at.is_(None),
+            )
+            .order_by(_S.c.id)
+        )
+        found = retry.read(self._engine, lambda c: c.execute(query).all())
+        return [
+            BeatRow(host, incarnation, at, (now - at).total_seconds())
+            for host, incarnation, at, now in found
+        ]
+
     def recent(self, binary: str, seconds: float) -> list[PastTransition]:
         """Return the transitions of so many last seconds, of live services, in order.
 
@@ -386,7 +424,12 @@ _SETTLED = sa.case(
 
 def _granted_query(binary: str, lately: float) -> sa.Select[Any]:
     never = _S.c.incarnation.is_(None)
-    beat = sa.func.coalesce(_S.c.last_seen_up, _S.c.created_at)
+    own = _S.c.beat_incarnation == _S.c.incarnation
+    beat = sa.case(
+        (never, sa.func.coalesce(_S.c.last_seen_up, _S.c.created_at)),
+        (own, _S.c.last_seen_up),
+        else_=sa.null(),
+    )
     return (
         sa.select(
             _S.c.id,
@@ -399,8 +442,8 @@ def _granted_query(binary: str, lately: float) -> sa.Select[Any]:
             _S.c.state_cause,
             _S.c.state_incarnation,
             _S.c.state_evidence,
-            sa.case((never, beat), else_=sa.null()),
-            sa.case((never, types.now()), else_=sa.null()),
+            beat,
+            sa.case((sa.or_(never, own), types.now()), else_=sa.null()),
             _S.c.last_seen_up.is_not(None),
         )
         .where(

@@ -21,6 +21,7 @@ from musterbook.conf import base
 from musterbook.conf import bounds
 from musterbook.conf import compute
 from musterbook.conf import conductor
+from musterbook.conf import presets
 from musterbook.conf import rpc
 from musterbook.conf import servicegroup
 from musterbook.conf import upgrade_levels
@@ -141,6 +142,7 @@ def load(
         raise errors.ConfigurationError(
             option="config-file", reason=errors.one_line(str(exc))
         ) from None
+    presets.apply(conf)
     if defaults is not None:
         defaults(conf)
     check(conf)

@@ -11,6 +11,7 @@ from typing import Any
 from oslo_config import cfg
 
 from musterbook import errors
+from musterbook.conf import presets
 
 LOG = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ class Reloader:
         try:
             fresh = self._load()
             self._check(fresh)
+            # A preset is taken up by a restart only, and so are its values.
+            presets.apply(fresh, presets.of(self._conf))
             changes = compare(self._conf, fresh)
             if changes.waiting:
                 self._check_mix(fresh, changes.waiting)

@@ -1,4 +1,4 @@
-"""What one observer sees of the beats of legacy hosts, which the database notes.
+"""What one observer sees of the beats that the database notes.
 
 No clock is read here, and of the database's only the age of a beat is used: whether a
 newer one comes is watched on the observer's own clock, so that no clock that is set
@@ -12,13 +12,15 @@ from musterbook.servicegroup import verdict
 
 
 class Beats:
-    """The legacy hosts' beats as seen by one leader; for one thread.
+    """The beats that come through conductors, as seen by one leader; for one thread.
 
     :ivar beating: hosts whose beats come as they should
+    :ivar answering: those of them that would answer a ping: all but legacy ones
     """
 
     def __init__(self) -> None:
         self.beating: frozenset[str] = frozenset()
+        self.answering: frozenset[str] = frozenset()
         # By host: its last beat, and since when no newer one has been found.
         self._sights: dict[str, tuple[datetime.datetime, float]] = {}
         self._looked: float | None = None
@@ -36,23 +38,27 @@ class Beats:
         known = {} if gap else self._sights
         self._sights = {}
         beating = set()
+        answering = set()
         late = set()
         for host, g in granted.items():
-            if g.incarnation is not None or g.beat is None:
+            if g.beat is None:
                 continue
             seen = known.get(host)
             if seen is None or seen[0] != g.beat.at:
                 seen = g.beat.at, now
             self._sights[host] = seen
-            expected = not g.forced_down
+            expected = not (g.goodbye or g.forced_down)
             if abs(g.beat.age) < policy.beat_late:
                 if expected:
                     beating.add(host)
+                    if g.incarnation is not None:
+                        answering.add(host)
             elif expected and (
                 host in self.beating or (host not in known and _was_there(g))
             ):
                 late.add(host)
         self.beating = frozenset(beating)
+        self.answering = frozenset(answering)
         return late
 
     def watched_from(self, host: str, now: float) -> float:

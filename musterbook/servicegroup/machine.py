@@ -41,9 +41,10 @@ STANDINGS = (
     Standing(
         Cause.NOT_YET_JOINED,
         State.SUSPECT,
-        "a process was granted the host and was never seen in the group",
-        "it is seen there; or it is silent for service_down_time",
-        (Cause.IN_GROUP, Cause.SILENT),
+        "a process was granted the host and was never seen in the group, nor beat "
+        "through a conductor",
+        "it is seen there, or beats; or it is silent for service_down_time",
+        (Cause.IN_GROUP, Cause.DB_BEAT, Cause.SILENT),
     ),
     Standing(
         Cause.VANISHED,
@@ -63,9 +64,10 @@ STANDINGS = (
     Standing(
         Cause.STALLED,
         State.SUSPECT,
-        "it is in the group and says that its working loop makes no progress",
-        "it says that the loop goes on; or it leaves the group",
-        (Cause.IN_GROUP, Cause.VANISHED),
+        "it is in the group, or beats through a conductor, and says that its working "
+        "loop makes no progress",
+        "it says that the loop goes on; or it leaves the group, or ceases to beat",
+        (Cause.IN_GROUP, Cause.VANISHED, Cause.DB_BEAT, Cause.NO_DB_BEAT),
     ),
     Standing(
         Cause.FLAPPING,
@@ -109,9 +111,9 @@ STANDINGS = (
         Cause.GRANT_FORGOTTEN,
         State.UNKNOWN,
         "the database had forgotten the grant of a process that serves all the while",
-        "it is seen under its new name; or it had a member timeout and two beats to "
-        "join",
-        (Cause.IN_GROUP,),
+        "it is seen under its new name, or beats; or it had a member timeout and two "
+        "beats to join",
+        (Cause.IN_GROUP, Cause.DB_BEAT),
     ),
     Standing(
         Cause.NEVER_GRANTED,
@@ -123,15 +125,21 @@ STANDINGS = (
     Standing(
         Cause.DB_BEAT,
         State.UP,
-        "a legacy agent's last beat is no older than service_down_time by the "
-        "database's clock",
-        "it is older; or an agent says hello",
-        (Cause.NO_DB_BEAT, Cause.NOT_YET_JOINED),
+        "the last beat through a conductor (driver db, or a legacy agent) is no older "
+        "than service_down_time by the database's clock",
+        "it is older; or it says that it is stalled; or another process says hello",
+        (
+            Cause.NO_DB_BEAT,
+            Cause.STALLED,
+            Cause.NOT_YET_JOINED,
+            Cause.GOODBYE,
+            Cause.FORCED_DOWN,
+        ),
     ),
     Standing(
         Cause.NO_DB_BEAT,
         State.SUSPECT,
-        "a legacy agent's last beat is older than that",
+        "that beat is older",
         "it beats; or the leader, too, has seen no beat for service_down_time, and "
         "nobody answers",
         (Cause.DB_BEAT, Cause.NO_DB_BEAT),
@@ -141,11 +149,12 @@ STANDINGS = (
         State.DOWN,
         "the leader has looked for a beat for service_down_time in vain, and nobody "
         "answers",
-        "it beats; or an agent says hello",
-        (Cause.DB_BEAT, Cause.NOT_YET_JOINED),
+        "it beats; or it answers, which makes it suspect; or another process says "
+        "hello",
+        (Cause.DB_BEAT, Cause.NO_DB_BEAT, Cause.NOT_YET_JOINED),
     ),
 )
-#: Of hosts that were never granted to anybody.
+#: Of hosts that beat through a conductor, or were never granted to anybody.
 LEGACY = frozenset({Cause.NEVER_GRANTED, Cause.DB_BEAT, Cause.NO_DB_BEAT})
 
 #: Causes of a freeze: the state is `unknown` with this cause, the verdict stands still.
@@ -193,15 +202,14 @@ FIRST = (
 def may_follow(before: Cause, after: Cause) -> bool:
     """Return whether one cause may come right after another, of one host.
 
-    Nearly any may: while verdicts are frozen, a host may go any way. A host that was
-    granted never is one that wasn't, and a legacy one that has beaten has beaten.
+    Nearly any may: while verdicts are frozen, a host may go any way, and one that is
+    started anew may have another driver. A host that was granted never is one that
+    wasn't, and a legacy one that has beaten has beaten.
     """
     if before is after:
         return False  # it is the same, or the same of another incarnation
-    if after in LEGACY:
-        return before is Cause.FORCED_DOWN or (
-            before in LEGACY and after is not Cause.NEVER_GRANTED
-        )
+    if after is Cause.NEVER_GRANTED:
+        return before is Cause.FORCED_DOWN
     if after is Cause.FLAPPING_RESET:
         return before is Cause.FLAPPING
     return (before, after) != (Cause.FLAPPING_RESET, Cause.FLAPPING)

@@ -146,7 +146,7 @@ class Watch:
         """
         if self._outage or self._losses or self._vanished or self._released:
             return None
-        if any(g.incarnation is None for g in granted.values()):
+        if any(g.by_beats for g in granted.values()):
             return None  # the ages of beats grow
         until = self._flaps.next_end(self._last_good)
         for host, sight in self._sights.items():
@@ -174,7 +174,9 @@ class Watch:
         gone = {
             host
             for host, sight in self._sights.items()
-            if host not in granted or granted[host].incarnation != sight.incarnation
+            if host not in granted
+            or granted[host].incarnation != sight.incarnation
+            or granted[host].by_beats
         }
         for host in gone:
             del self._sights[host]
@@ -185,12 +187,12 @@ class Watch:
                 for host in self._outage.awaited - self._sights.keys()
                 if host not in granted or not granted[host].stored(verdict.State.UP)
             )
-        # A legacy host that has said hello is another's to judge.
+        # A host that beat, and that the group is to tell of now, is judged by that.
         lost = set(self._vanished).union(*(loss.lost for loss in self._losses.values()))
         gone.update(
             host
             for host in lost - self._sights.keys()
-            if host not in granted or granted[host].incarnation is not None
+            if host not in granted or not granted[host].by_beats
         )
         if not gone:
             return
@@ -253,7 +255,7 @@ class Watch:
             host
             for host, g in granted.items()
             if g.stored(verdict.State.UP)
-            and g.incarnation is not None
+            and not g.by_beats
             and not (g.goodbye or g.forced_down)
         )
 
@@ -338,7 +340,7 @@ class Watch:
         blind = self._poll_failed or gap > self._policy.member_timeout
         present = set()
         for host, g in granted.items():
-            if g.incarnation is None:
+            if g.incarnation is None or g.beat is not None:
                 continue
             expected = not (g.goodbye or g.forced_down)
             sight = self._sights.get(host)
@@ -400,11 +402,11 @@ class Watch:
     def _look_at_beats(
         self, granted: Mapping[str, verdict.Granted], now: float
     ) -> None:
-        """Take in the beats of legacy hosts, which the group has nothing to do with."""
+        """Take in the beats, which the group has nothing to do with."""
         late = self._beats.look(granted, now, self._policy)
         if self._outage is not None:
             # Counted as lost when the outage ends: nobody is judged before.
-            late |= {h for h in self._vanished if granted[h].incarnation is None}
+            late |= {h for h in self._vanished if granted[h].by_beats}
         self._vanished.update(dict.fromkeys(late, now))
 
     # -- zones: have too many vanished at once -----------------------------------
@@ -469,7 +471,7 @@ class Watch:
             or freeze.hold_over(
                 loss.freeze.since,
                 loss.lost,
-                self._present,
+                self._present | self._beats.answering,
                 answered,
                 now,
                 self._policy,
@@ -500,7 +502,7 @@ class Watch:
                 replies.unanswered.get(host),
                 replies.not_asked.get(host),
             )
-            if g.incarnation is None:
+            if g.by_beats:
                 since = self._beats.watched_from(host, now)
                 verdicts[host] = verdict.judge_beat(g, since, heard, now, self._policy)
                 continue
@@ -536,10 +538,13 @@ class Watch:
             if sight.missing_since is not None
             and verdict.judge_words(granted[host]) is None
         }
-        late = {h for h in self._beats.late() if not granted[h].forced_down}
+        late = {
+            h for h in self._beats.late() if verdict.judge_words(granted[h]) is None
+        }
         hosts = set(missing) | late
         if self._losses:
-            hosts |= ping.controls(self._present, now, every)
+            present = self._present | self._beats.answering
+            hosts |= ping.controls(present, now, every)
         down = frozenset(host for host, sight in missing.items() if sight.down)
         down |= {host for host in late if granted[host].stored(verdict.State.DOWN)}
         return ping.due(hosts, down, asked, now, every)

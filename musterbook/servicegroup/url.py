@@ -175,15 +175,20 @@ class _Refused(Exception):
     """Why a URL can't be used; never holds a part of it that may be secret."""
 
 
-def parse(url: str | None, option: str = "servicegroup_tooz_url") -> GroupURL:
+def parse(
+    url: str | None,
+    option: str = "servicegroup_tooz_url",
+    member_timeout: float | None = None,
+) -> GroupURL:
     """Read a group URL.
 
     :param url: what the operator wrote
     :param option: the option that it stands in, named in the error
+    :param member_timeout: where the URL says nothing of it
     :raises ConfigurationError: in one line, without the URL's password
     """
     try:
-        return _parse(url)
+        return _parse(url, member_timeout or DEFAULT_MEMBER_TIMEOUT)
     except _Refused as exc:
         raise errors.ConfigurationError(option=option, reason=str(exc)) from None
 
@@ -196,7 +201,7 @@ def file_url(
     return f"file://{path}?timeout={member_timeout:g}"
 
 
-def _parse(url: str | None) -> GroupURL:
+def _parse(url: str | None, member_timeout: float) -> GroupURL:
     text = (url or "").strip()
     if not text:
         raise _Refused("is empty; for instance redis://127.0.0.1:6379?timeout=10")
@@ -207,7 +212,7 @@ def _parse(url: str | None) -> GroupURL:
     parts = _split(text)
     options = urllib.parse.parse_qs(parts.query, keep_blank_values=True)
     _check_options(options, name, scheme)
-    timeout = _member_timeout(options, scheme)
+    timeout = _member_timeout(options, scheme, member_timeout)
     target = _target(parts, scheme)
     settled = _options(options, scheme, timeout)
     return GroupURL(
@@ -295,10 +300,12 @@ def _split(text: str) -> urllib.parse.SplitResult:
     return parts
 
 
-def _member_timeout(options: Mapping[str, Sequence[str]], scheme: _Scheme) -> float:
+def _member_timeout(
+    options: Mapping[str, Sequence[str]], scheme: _Scheme, default: float
+) -> float:
     name = next((name for name in _TIMEOUTS if name in options), None)
     if name is None:
-        return DEFAULT_MEMBER_TIMEOUT
+        return default
     seconds = _seconds(name, options[name][-1])
     if scheme.whole and seconds != int(seconds):
         raise _Refused(f"{name} must be a whole number of seconds with {scheme.tooz}")

@@ -15,11 +15,12 @@ clock. The state machine, and what ends each state:
   and it had no time yet to join under its new name (and, by those who read verdicts,
   everything that is frozen)
 
-A legacy agent never says hello and isn't in the group: it beats through the conductor,
-which notes when (the db driver's way). Its host is ``up`` as long as the last beat is
-no older than service_down_time by the database's clock. Then it is ``suspect`` until
-the observer, too, has seen no beat for that long and knows that nobody answers there.
-From its first hello on the host is judged as above.
+An agent with the db driver isn't in the group: it beats through the conductor, which
+notes when. Its host is ``up`` as long as the last beat is no older than
+service_down_time by the database's clock. Then it is ``suspect`` until the observer,
+too, has seen no beat for that long and knows that nobody answers there. A process that
+was granted its host is judged so from its first beat on, by its own beats only. A
+legacy agent, which never says hello, lives in this way as well.
 """
 
 import dataclasses
@@ -145,12 +146,12 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Beat:
-    """The last beat of a host that never said hello, or its registration.
+    """The last beat that a conductor noted of a host, or its registration.
 
     :ivar at: when it came; compared only for being another than before
     :ivar age: seconds since, both ends by the database's clock; negative if that
         was set back
-    :ivar registered_only: it never beat: its service was created then
+    :ivar registered_only: it never beat, nor said hello: its service was created then
     """
 
     at: datetime.datetime
@@ -169,7 +170,7 @@ class Granted:
     :ivar forced_down: by an operator
     :ivar previous: the stored verdict
     :ivar zone: within which a mass loss is judged
-    :ivar beat: of a host to which none was granted; None: it never beat
+    :ivar beat: through a conductor, of this incarnation; None: it never beat so
     """
 
     host: str
@@ -185,6 +186,11 @@ class Granted:
     def member(self) -> str:
         """The member's name in the group."""
         return f"{self.host}#{self.incarnation}"
+
+    @property
+    def by_beats(self) -> bool:
+        """Whether beats tell of it, and the group doesn't."""
+        return self.incarnation is None or self.beat is not None
 
     @property
     def expired(self) -> bool:
@@ -330,7 +336,7 @@ def judge_beat(
     now: float,
     policy: Policy,
 ) -> Verdict:
-    """Return the verdict of a host to which no incarnation was ever granted.
+    """Return the verdict of a host of which beats tell, or nothing does.
 
     :param watched_from: since when the observer has looked for a newer beat and found
         none, without a gap
@@ -348,14 +354,7 @@ def judge_beat(
             "no agent of this host was ever granted an incarnation",
         )
     if abs(beat.age) <= policy.service_down_time:
-        what = "was registered" if beat.registered_only else "beat"
-        yet = ", and has not beaten yet" if beat.registered_only else ""
-        return Verdict(
-            State.UP,
-            Cause.DB_BEAT,
-            None,
-            f"{granted.host} {what} {beat.age:.0f} s ago, by the database's clock{yet}",
-        )
+        return _beating(granted, beat)
     # No beat can have come while nobody could be reached.
     silent_from = max(watched_from, heard.not_asked or watched_from)
     asked = heard.unanswered is not None and heard.unanswered >= silent_from
@@ -365,16 +364,44 @@ def judge_beat(
         and granted.previous is not None
         and granted.previous.cause is Cause.NO_DB_BEAT
     )
-    what, one = f"the last beat of {granted.host} came", "a newer one"
+    answered = heard.answered
+    lately = answered is not None and now - answered < policy.service_down_time
+    what, one = f"the last beat of {_name(granted)} came", "a newer one"
     if beat.registered_only:
         what, one = f"{granted.host} never beat, and was registered", "a beat"
+    told = ""
+    if answered is not None and lately:
+        told = f", answered on RPC {now - answered:.0f} s ago: the host lives"
     return Verdict(
-        State.DOWN if silent or was_down else State.SUSPECT,
+        State.DOWN if (silent or was_down) and not lately else State.SUSPECT,
         Cause.NO_DB_BEAT,
-        None,
+        granted.incarnation,
         f"{what} {beat.age:.0f} s ago by the database's clock, looked for {one} for "
-        f"{now - silent_from:.0f} s",
+        f"{now - silent_from:.0f} s{told}",
     )
+
+
+def _beating(granted: Granted, beat: Beat) -> Verdict:
+    name = _name(granted)
+    if granted.stalled is not None:
+        return Verdict(
+            State.SUSPECT,
+            Cause.STALLED,
+            granted.incarnation,
+            f"{name} beats, and is stalled: {granted.stalled}",
+        )
+    what = "was registered" if beat.registered_only else "beat"
+    yet = ", and has not beaten yet" if beat.registered_only else ""
+    return Verdict(
+        State.UP,
+        Cause.DB_BEAT,
+        granted.incarnation,
+        f"{name} {what} {beat.age:.0f} s ago, by the database's clock{yet}",
+    )
+
+
+def _name(granted: Granted) -> str:
+    return granted.host if granted.incarnation is None else granted.member
 
 
 def _present(granted: Granted, sight: Sight, hold: flapping.Hold | None) -> Verdict:

@@ -28,6 +28,7 @@ from musterbook.servicegroup import tooz_driver
 from musterbook.servicegroup import url as group_url
 from tests import process
 from tests import servers
+from tests.bench import liveness_beats
 from tests.bench import liveness_look
 from tests.bench import machine
 from tests.bench import options
@@ -69,10 +70,15 @@ def run(chosen: options.Options) -> report.Report:
         verdicts = {
             size: liveness_look.verdicts(size, chosen.windows) for size in sizes
         }
-        look = liveness_look.look(folder, sizes[-1], chosen.windows)
+        database = servers.MariaDB(folder)
+        cleanup.callback(database.close)
+        database.start()
+        look = liveness_look.look(database, sizes[-1], chosen.windows)
+        beats = liveness_beats.statements_per_beat(database, backend)
+        database.close()
         busy: list[float] = psutil.cpu_percent(1.0, percpu=True)
         look["foreign_cores"] = sum(busy) / 100
-    return _report(chosen, backend, cells, verdicts, look)
+    return _report(chosen, backend, cells, verdicts, look, beats)
 
 
 def _own_redis(folder: Any, cleanup: contextlib.ExitStack) -> str:
@@ -337,6 +343,7 @@ def _report(
     cells: dict[int, dict[str, Any]],
     verdicts: dict[int, dict[str, list[float]]],
     look: dict[str, Any],
+    beats: dict[str, float],
 ) -> report.Report:
     label = group_url.parse(backend).label
     largest = max(cells)
@@ -358,11 +365,17 @@ def _report(
             steady,
             VERDICTS_MS,
         ),
+        report.Bound(
+            "statements of the database for a beat by tooz (Nova: 2)",
+            beats["tooz"],
+            0.0,
+        ),
     ]
     return report.Report(
         bench="liveness",
         options=dataclasses.asdict(chosen) | {"backend": label},
-        figures={"groups": cells, "verdicts": verdicts, "look": look},
+        figures={"groups": cells, "verdicts": verdicts, "look": look}
+        | {"statements_per_beat": beats},
         ratios=ratios,
         machine=machine.describe({"backend": label}),
         bounds=bounds,
@@ -377,6 +390,8 @@ def _report(
         ],
         notes=[
             *_inflation(cells, look["foreign_cores"]),
+            f"statements of the database for a beat: {beats['tooz']:g} with the tooz "
+            f"driver, {beats['db']:g} with the db driver",
             "floor is tooz's call alone in the same process; ours has a limit in time, "
             "a thread for it, and our errors",
             f"a leader's whole look at {largest:,} hosts in which nothing changed, but "

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 import contextlib
 import dataclasses
-import pathlib
 import time
 from typing import Any
 import uuid as uuidlib
@@ -88,9 +87,9 @@ def _granted(host: str) -> verdict.Granted:
 # -- with a database ---------------------------------------------------------------
 
 
-def look(folder: pathlib.Path, size: int, windows: int) -> dict[str, Any]:
-    """Return what a look costs a leader and its database."""
-    with _database(folder, size) as engine:
+def look(server: servers.MariaDB, size: int, windows: int) -> dict[str, Any]:
+    """Return what a look costs a leader and its database, which runs already."""
+    with _database(server, size) as engine:
         return _look(engine, size, windows)
 
 
@@ -131,20 +130,15 @@ def _look(engine: sa.Engine, size: int, windows: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _database(folder: pathlib.Path, size: int) -> Iterator[sa.Engine]:
-    server = servers.MariaDB(folder)
-    try:
-        server.start()
-        engine = db_engine.make_engine(server.lease(0))
-        migration.sync(engine)
-        for start in range(1, size + 1, _CHUNK):
-            numbers = range(start, min(start + _CHUNK, size + 1))
-            with engine.begin() as connection:
-                connection.execute(_S.insert(), [_row(n) for n in numbers])
-        yield engine
-        engine.dispose()
-    finally:
-        server.close()
+def _database(server: servers.MariaDB, size: int) -> Iterator[sa.Engine]:
+    engine = db_engine.make_engine(server.lease(0))
+    migration.sync(engine)
+    for start in range(1, size + 1, _CHUNK):
+        numbers = range(start, min(start + _CHUNK, size + 1))
+        with engine.begin() as connection:
+            connection.execute(_S.insert(), [_row(n) for n in numbers])
+    yield engine
+    engine.dispose()
 
 
 def _row(number: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ GET_NODE = {
     "args": {
         "objname": "ComputeNode",
         "objmethod": "get_by_host_and_nodename",
-        "object_versions": {"ComputeNode": "1.2", "Service": "1.2"},
+        "object_versions": {"ComputeNode": "1.3", "Service": "1.2"},
         "args": ["web1", "web1"],
         "kwargs": {},
     },
@@ -39,7 +39,7 @@ SAVE_NODE = {
         "objinst": {
             "versioned_object.name": "ComputeNode",
             "versioned_object.namespace": "musterbook",
-            "versioned_object.version": "1.2",
+            "versioned_object.version": "1.3",
             "versioned_object.data": {
                 "id": 3,
                 "host": "web1",
@@ -47,6 +47,29 @@ SAVE_NODE = {
                 "memory_mb": 32768,
             },
             "versioned_object.changes": ["memory_mb"],
+        },
+        "objmethod": "save",
+        "args": [],
+        "kwargs": {},
+    },
+}
+SAVE_CUSTOM = {
+    "method": "object_action",
+    "version": "1.0",
+    "args": {
+        "objinst": {
+            "versioned_object.name": "ComputeNode",
+            "versioned_object.namespace": "musterbook",
+            "versioned_object.version": "1.3",
+            "versioned_object.data": {
+                "id": 3,
+                "host": "web1",
+                "inventory_generation": 2,
+                "booted_at": "2026-01-02T03:04:05Z",
+                "custom_resources": {"CUSTOM_GPU": 4},
+                "labels": {"rack": "r1"},
+            },
+            "versioned_object.changes": ["booted_at", "custom_resources", "labels"],
         },
         "objmethod": "save",
         "args": [],
@@ -98,7 +121,7 @@ CONFIRM_USAGE = {
         "objinst": {
             "versioned_object.name": "ComputeNode",
             "versioned_object.namespace": "musterbook",
-            "versioned_object.version": "1.2",
+            "versioned_object.version": "1.3",
             "versioned_object.data": {
                 "id": 3,
                 "host": "web1",
@@ -133,7 +156,7 @@ BACKPORT = {
         "objinst": {
             "versioned_object.name": "ComputeNode",
             "versioned_object.namespace": "musterbook",
-            "versioned_object.version": "1.2",
+            "versioned_object.version": "1.3",
             "versioned_object.data": {"id": 3, "host": "web1", "service_id": None},
         },
         "object_versions": {"ComputeNode": "1.0"},
@@ -189,6 +212,8 @@ ADOPT = {
 }
 GOODBYE = {"method": "goodbye", "version": "1.0", "args": {}}
 VERIFY = {"method": "verify", "version": "1.0", "args": {}}
+BEAT = {"method": "beat", "version": "1.2", "args": {}}
+GET_BEATS = {"method": "get_beats", "version": "1.2", "args": {}}
 RESET_FLAPPING = {
     "method": "reset_flapping",
     "version": "1.1",
@@ -199,6 +224,7 @@ GET_FLEET = {"method": "get_fleet", "version": "1.0", "args": {"columns": ["host
 PING_AGENT = {"method": "ping", "version": "1.0", "args": {}}
 LOOK = {"method": "look", "version": "1.0", "args": {}}
 REJOIN = {"method": "rejoin", "version": "1.0", "args": {"incarnation": 4}}
+AUDIT = {"method": "audit", "version": "1.1", "args": {"wait": 5.0}}
 
 NODE_ROW = {
     "id": 3,

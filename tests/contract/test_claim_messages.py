@@ -14,10 +14,8 @@ from musterbook import context
 from musterbook import errors
 from musterbook import rpc
 from objects import base
-from tests.contract import test_messages
-
-transport = test_messages.transport
-wire = test_messages.wire
+from tests.contract import samples
+from tests.contract import wires
 
 UUID = "3c2f9d53-7f0c-4c4e-8f5b-6d1f2a3b4c5d"
 OTHER = "3c2f9d53-7f0c-4c4e-8f5b-6d1f2a3b4c5e"
@@ -61,10 +59,10 @@ CLAIM_OF_AGENT = {"method": "claim", "version": "1.1", "args": {"request": REQUE
 
 
 def test_what_is_sent_to_a_conductor(
-    wire: test_messages.Wire, transport: rpc.Transport
+    wire: wires.Wire, transport: rpc.Transport
 ) -> None:
     api = conductor_rpcapi.ConductorAPI(transport, 10)
-    me = test_messages.a_context()
+    me = wires.a_context()
     listener = wire.listen("conductor", "c1", None)
     api.claim(me, REQUEST)
     api.claim_many(me, [REQUEST], atomic=True)
@@ -77,12 +75,10 @@ def test_what_is_sent_to_a_conductor(
     assert sent == [CLAIM, CLAIM_MANY, MOVE, CONFIRM, RELEASE, LIST]
 
 
-def test_what_is_sent_to_an_agent(
-    wire: test_messages.Wire, transport: rpc.Transport
-) -> None:
+def test_what_is_sent_to_an_agent(wire: wires.Wire, transport: rpc.Transport) -> None:
     listener = wire.listen("compute", "web1", {"uuid": UUID})
     api = compute_rpcapi.ComputeAPI(transport, 10)
-    assert api.claim(test_messages.a_context(), "web1", REQUEST) == {"uuid": UUID}
+    assert api.claim(wires.a_context(), "web1", REQUEST) == {"uuid": UUID}
     listener.stop()
     assert [message for _, message in wire.got] == [CLAIM_OF_AGENT]
 
@@ -117,7 +113,7 @@ class Store:
 
 
 def test_what_a_conductor_understands(
-    wire: test_messages.Wire, transport: rpc.Transport
+    wire: wires.Wire, transport: rpc.Transport
 ) -> None:
     store = Store()
     endpoint = conductor_claims.ClaimsManager(store, lambda: 600.0)  # type: ignore[arg-type]  # as much as is used
@@ -178,18 +174,18 @@ def check_errors(store: Store, transport: rpc.Transport) -> None:
     for outcome, kind in expected.items():
         store.outcome = {"outcome": outcome, "reasons": reasons}
         with pytest.raises(kind) as caught:
-            api.claim(test_messages.a_context(), REQUEST)
+            api.claim(wires.a_context(), REQUEST)
         assert caught.value.kwargs == {"uuid": UUID, "reasons": reasons}
         assert "its host is disabled; node" in caught.value.message
         assert "1 free of 8" in caught.value.message
     store.outcome = {"outcome": "gone", "reasons": [{"reason": "expired"}]}
     with pytest.raises(errors.ClaimGone) as gone:
-        api.claim(test_messages.a_context(), REQUEST)
+        api.claim(wires.a_context(), REQUEST)
     assert (gone.value.uuid, gone.value.state) == (UUID, "expired")
 
 
 def test_an_agent_hands_its_request_on(
-    wire: test_messages.Wire, transport: rpc.Transport
+    wire: wires.Wire, transport: rpc.Transport
 ) -> None:
     """Whatever the agent doesn't look at is the conductor's to judge."""
     asked: list[Any] = []
@@ -209,7 +205,7 @@ def test_an_agent_hands_its_request_on(
         target = oslo_messaging.Target(topic="compute", server="web1")
         answer = wire.driver.send(
             target,
-            dict(test_messages.CONTEXT),
+            dict(samples.CONTEXT),
             CLAIM_OF_AGENT,
             wait_for_reply=True,
             timeout=10,

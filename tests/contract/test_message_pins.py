@@ -12,6 +12,7 @@ from conductor import rpcapi as conductor_rpcapi
 from musterbook import errors
 from musterbook import rpc
 from objects import base
+from objects import compute_node
 from objects import service as service_obj
 from tests.contract import samples
 from tests.contract import wires
@@ -181,6 +182,28 @@ def test_a_refusal_of_the_older_objects_is_told(
             method(wires.a_context())
         assert len(sent) == times
         sent.clear()
+
+
+def test_auto_falls_back_by_one_version_at_a_time(
+    transport: rpc.Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conductor of version 1.1 keeps what 1.0 doesn't have."""
+    api = conductor_rpcapi.ConductorAPI(transport, 10, "auto")
+    api._pin._found = "1.2", time.monotonic()
+    sent: list[str] = []
+
+    def refuse_newer(*_: Any, **__: Any) -> tuple[dict[str, Any], None]:
+        version = api._object_versions()["ComputeNode"]
+        sent.append(version)
+        if version == "1.3":
+            raise errors.UnsupportedObject(reason="known up to 1.2")
+        return {}, None
+
+    monkeypatch.setattr(api._client, "call", refuse_newer)
+    node = compute_node.ComputeNode().obj_fill(wires.a_context(), samples.NODE_ROW)
+    api.object_action(wires.a_context(), node, "save", [], {})
+    assert sent == ["1.3", "1.2"]
+    assert api._pin.version() == "1.1"
 
 
 def test_auto_speaks_the_newest_to_a_conductor_of_today(

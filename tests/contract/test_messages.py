@@ -1,6 +1,8 @@
 """What clients send and the conductor answers, compared with the samples."""
 
 from collections.abc import Mapping
+import datetime
+from typing import Any
 import uuid
 
 import pytest
@@ -15,6 +17,8 @@ from objects import compute_node
 from tests.contract import samples
 from tests.contract import wires
 
+BOOT = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+
 # -- what the clients send ---------------------------------------------------------
 
 
@@ -26,7 +30,7 @@ def test_a_read_is_sent(
     answer = {
         "versioned_object.name": "ComputeNode",
         "versioned_object.namespace": "musterbook",
-        "versioned_object.version": "1.2",
+        "versioned_object.version": "1.3",
         "versioned_object.data": {"id": 3, "vcpus": 8},
     }
     found = []
@@ -53,6 +57,47 @@ def test_a_save_is_sent(
     assert wires.sent_to_conductor(wire, node.save, answer) == samples.SAVE_NODE
     assert node.inventory_generation == 3
     assert node.obj_what_changed() == set()
+
+
+def a_custom_node() -> compute_node.ComputeNode:
+    node = compute_node.ComputeNode().obj_fill(wires.a_context(), samples.NODE_ROW)
+    node.booted_at = BOOT
+    node.custom_resources = {"CUSTOM_GPU": 4}
+    node.labels = {"rack": "r1"}
+    return node
+
+
+def in_order(message: Any) -> Any:
+    """Return the message with what changed in order: it is a set."""
+    objinst = dict(message["args"]["objinst"])
+    objinst["versioned_object.changes"] = sorted(objinst["versioned_object.changes"])
+    return samples.altered(message, objinst=objinst)
+
+
+def test_custom_resources_are_sent(
+    wire: wires.Wire, transport: rpc.Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10)
+    monkeypatch.setattr(base.MusterObject, "indirection_api", api)
+    answer = [{"inventory_generation": 3, "obj_what_changed": []}, None]
+    sent = wires.sent_to_conductor(wire, a_custom_node().save, answer)
+    assert in_order(sent) == samples.SAVE_CUSTOM
+
+
+def test_an_older_conductor_is_not_told_of_them(
+    wire: wires.Wire, transport: rpc.Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = conductor_rpcapi.ConductorAPI(transport, 10, "1.1")
+    monkeypatch.setattr(base.MusterObject, "indirection_api", api)
+    node = a_custom_node()
+    node.memory_mb = 32768
+    answer = [{"inventory_generation": 3, "obj_what_changed": []}, None]
+    sent = wires.sent_to_conductor(wire, node.save, answer)
+    objinst = {
+        **samples.SAVE_NODE["args"]["objinst"],  # type: ignore[index]
+        "versioned_object.version": "1.2",
+    }
+    assert sent == samples.altered(samples.SAVE_NODE, objinst=objinst)
 
 
 def test_what_the_conductor_is_asked(
@@ -94,6 +139,8 @@ def test_what_the_conductor_is_asked(
     api.verify(wires.a_context())
     api.get_fleet(wires.a_context(), ["host"])
     api.reset_flapping(wires.a_context(), "web1")
+    api.beat(wires.a_context())
+    api.get_beats(wires.a_context())
     listener.stop()
     messages = [message for _, message in wire.got]
     hellos = [samples.HELLO, samples.HELLO_AGAIN, samples.HELLO_RENAMED]
@@ -104,6 +151,8 @@ def test_what_the_conductor_is_asked(
         samples.VERIFY,
         samples.GET_FLEET,
         samples.RESET_FLAPPING,
+        samples.BEAT,
+        samples.GET_BEATS,
     ]
     assert messages == [samples.PING, *hellos, *others]
 
@@ -127,13 +176,15 @@ def test_what_an_agent_is_asked(wire: wires.Wire, transport: rpc.Transport) -> N
     assert api.ping(wires.a_context(), "web1") == answer
     api.rejoin(wires.a_context(), "web1", 4)
     api.look(wires.a_context(), "web1")
-    for _ in range(3):
+    api.audit(wires.a_context(), "web1")
+    for _ in range(4):
         assert wire.arrived.acquire(timeout=10)
     listener.stop()
     assert [message for _, message in wire.got] == [
         samples.PING_AGENT,
         samples.REJOIN,
         samples.LOOK,
+        samples.AUDIT,
     ]
 
 
@@ -147,7 +198,7 @@ def test_a_read_is_answered(
     assert answer == {
         "versioned_object.name": "ComputeNode",
         "versioned_object.namespace": "musterbook",
-        "versioned_object.version": "1.2",
+        "versioned_object.version": "1.3",
         "versioned_object.data": samples.NODE_ROW,
     }
 
@@ -162,7 +213,7 @@ def test_a_read_is_answered_in_version_1_1(
     assert answer["versioned_object.data"] == known
 
 
-@pytest.mark.parametrize("version", ["1.1", "1.2"])
+@pytest.mark.parametrize("version", ["1.1", "1.2", "1.3"])
 def test_a_save_of_usage_says_which_version_asks(
     wire: wires.Wire, served: tuple[wires.Nodes, wires.Records], version: str
 ) -> None:
@@ -211,6 +262,18 @@ def test_a_save_is_done(
     assert answer == [{"inventory_generation": 3, "obj_what_changed": []}, None]
 
 
+def test_custom_resources_are_saved(
+    wire: wires.Wire, served: tuple[wires.Nodes, wires.Records]
+) -> None:
+    wire.ask(samples.SAVE_CUSTOM)
+    told = {
+        "booted_at": BOOT,
+        "custom_resources": {"CUSTOM_GPU": 4},
+        "labels": {"rack": "r1"},
+    }
+    assert served[0].saved == [(3, told, 2)]
+
+
 @pytest.mark.parametrize(
     "versions",
     [
@@ -238,9 +301,9 @@ def test_a_peer_that_knows_newer_versions_gets_ours(
 ) -> None:
     versions = {"ComputeNodeList": "1.7", "ComputeNode": "1.12"}
     answer = wire.ask(samples.altered(samples.GET_NODES, object_versions=versions))
-    assert answer["versioned_object.version"] == "1.2"
+    assert answer["versioned_object.version"] == "1.3"
     (first, _) = answer["versioned_object.data"]["objects"]
-    assert first["versioned_object.version"] == "1.2"
+    assert first["versioned_object.version"] == "1.3"
     assert first["versioned_object.data"] == samples.NODE_ROW
     assert served[0].looked_up == []
 
@@ -341,13 +404,13 @@ def test_versions_are_answered(
     wire: wires.Wire, served: tuple[wires.Nodes, wires.Records]
 ) -> None:
     assert wire.ask(samples.GET_VERSIONS) == {
-        "level": 1,
+        "level": 2,
         "lowest_level": 0,
-        "conductor": "1.1",
-        "compute": "1.0",
+        "conductor": "1.2",
+        "compute": "1.1",
         "objects": {
-            "ComputeNode": "1.2",
-            "ComputeNodeList": "1.2",
+            "ComputeNode": "1.3",
+            "ComputeNodeList": "1.3",
             "Service": "1.2",
             "ServiceList": "1.2",
         },
@@ -372,15 +435,22 @@ def test_liveness_is_told(
     wire.ask(samples.STALLED)
     assert wire.ask(samples.VERIFY) is None
     assert wire.ask(samples.RESET_FLAPPING) is None
+    assert wire.ask(samples.BEAT) is None
+    stamp = "2026-11-30T12:00:03.250000+00:00"
+    assert wire.ask(samples.GET_BEATS) == [["web1", 4, stamp, 1.5]]
     assert served[1].told == [
         ("adopt", "web1", samples.NODE_UUID, "bm1", "web2"),
         ("goodbye", "web1", "nova-compute", 4, "the-secret"),
         ("stalled", "web1", "nova-compute", 4, "the-secret", "disk is slow"),
         ("verify", "web1", "nova-compute", 4, "the-secret"),
         ("reset_flapping", "web1", "nova-compute", "operator"),
+        ("beat", "web1", "nova-compute", 4, "the-secret"),
     ]
     served[1].refuse = errors.Superseded(host="web1", incarnation=4)
     with pytest.raises(errors.Superseded):
         wire.ask(samples.VERIFY)
-    with pytest.raises(errors.InvalidInput):
-        wire.ask(samples.VERIFY, {**samples.CONTEXT, "grant": None})
+    with pytest.raises(errors.Superseded):
+        wire.ask(samples.BEAT)
+    for message in (samples.VERIFY, samples.BEAT):
+        with pytest.raises(errors.InvalidInput):
+            wire.ask(message, {**samples.CONTEXT, "grant": None})

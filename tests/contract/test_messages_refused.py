@@ -168,7 +168,7 @@ def test_a_newer_object_is_refused_where_conductor_and_agent_are_one_process(
     if name == "object_backport_versions":
         message["args"] = {"objinst": newer, "object_versions": {"ComputeNode": "1.1"}}
         message["method"] = name
-    with pytest.raises(errors.UnsupportedObject, match=r"ComputeNode.*1\.2"):
+    with pytest.raises(errors.UnsupportedObject, match=r"ComputeNode.*1\.3"):
         wire.ask(message)
 
 

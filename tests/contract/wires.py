@@ -1,6 +1,7 @@
 """Both ends of the wire, and what a conductor serves there."""
 
 from collections.abc import Mapping
+import datetime
 import threading
 from typing import Any
 from typing import ClassVar
@@ -8,6 +9,7 @@ from typing import ClassVar
 import oslo_messaging
 
 from conductor import rpcapi as conductor_rpcapi
+from conductor.db import liveness
 from musterbook import context
 from musterbook import errors
 from musterbook import rpc
@@ -108,6 +110,15 @@ class Records:
 
     def adopt(self, grant: context.Grant, *args: Any) -> None:
         self.told.append(("adopt", grant.host, *args))
+
+    def beat(self, *args: Any) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.told.append(("beat", *args))
+
+    def beats(self, binary: str) -> list[liveness.BeatRow]:
+        at = datetime.datetime(2026, 11, 30, 12, 0, 3, 250_000, tzinfo=datetime.UTC)
+        return [liveness.BeatRow("web1", 4, at, 1.5)]
 
     def verify(self, *args: Any) -> None:
         if self.refuse is not None:

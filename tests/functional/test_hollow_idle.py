@@ -10,38 +10,9 @@ import sqlalchemy as sa
 
 from tests import process
 from tests import servers
+from tests import statements
 from tests import util
 from tests.functional import lab as labs
-
-#: The same for all: what a transaction is made of.
-_FRAME = ("commit", "rollback", "set ", "begin", "select 1", "start transaction")
-
-
-class Statements:
-    """Every statement that a MariaDB runs, from a moment on."""
-
-    def __init__(self, url: str) -> None:
-        self._engine = sa.create_engine(url)
-
-    def begin(self) -> None:
-        with self._engine.begin() as connection:
-            connection.execute(sa.text("SET GLOBAL log_output = 'TABLE'"))
-            connection.execute(sa.text("TRUNCATE mysql.general_log"))
-            connection.execute(sa.text("SET GLOBAL general_log = 'ON'"))
-
-    def end(self) -> list[str]:
-        """Return them, but for what frames them."""
-        with self._engine.begin() as connection:
-            connection.execute(sa.text("SET GLOBAL general_log = 'OFF'"))
-            found = connection.execute(
-                sa.text(
-                    "SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log"
-                    " WHERE command_type IN ('Query', 'Execute')"
-                )
-            ).scalars()
-            texts = [" ".join(text.lower().split()) for text in found]
-        self._engine.dispose()
-        return [t for t in texts if t and not t.startswith((*_FRAME, "truncate"))]
 
 
 class Changes:
@@ -109,7 +80,7 @@ def strange(found: list[str]) -> set[str]:
     }
 
 
-def wait_idle(counted: Statements) -> None:
+def wait_idle(counted: statements.Statements) -> None:
     """Wait until what belongs to the start is over: several audits find it so."""
 
     def idle() -> bool:
@@ -130,7 +101,7 @@ def run_mariadb(
 ) -> None:
     url = server.lease(0)
     with idle_fleet(folder, rabbit, group, url, hosts):
-        counted = Statements(url)
+        counted = statements.Statements(url)
         wait_idle(counted)
         counted.begin()
         began = time.monotonic()

@@ -15,10 +15,10 @@ def test_sync_and_version(
     database_url: str, empty: sa.Engine, tmp_path: pathlib.Path
 ) -> None:
     for command, said in (
-        ("version", "database: none, code: 0006\n"),
-        ("sync", "database: 0006, was: none\n"),
-        ("sync", "database: 0006, was: 0006\n"),
-        ("version", "database: 0006, code: 0006\n"),
+        ("version", "database: none, code: 0007\n"),
+        ("sync", "database: 0007, was: none\n"),
+        ("sync", "database: 0007, was: 0007\n"),
+        ("version", "database: 0007, code: 0007\n"),
     ):
         done = command_line.manage(tmp_path, database_url, "db", command)
         assert (done.returncode, done.stdout, done.stderr) == (0, said, "")

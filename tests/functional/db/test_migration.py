@@ -187,7 +187,7 @@ def test_four_syncs_at_once(database_url: str) -> None:
         engine.dispose()
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
 def test_interrupted_sync_is_continued(empty: sa.Engine, revision: str) -> None:
     """MySQL keeps the statements before the interruption; play them back."""
     if empty.dialect.name != "mysql":
@@ -205,6 +205,7 @@ def test_interrupted_sync_is_continued(empty: sa.Engine, revision: str) -> None:
                 "ALTER TABLE services DROP COLUMN version_incarnation",
                 "ALTER TABLE allocations DROP INDEX ix_allocations_node_id",
             ],
+            "0004": ["ALTER TABLE services DROP COLUMN beat_incarnation"],
         }
         for statement in undo[revision]:
             c.execute(sa.text(statement))
@@ -226,12 +227,12 @@ def test_what_is_not_current_is_refused(empty: sa.Engine) -> None:
     migration.sync(empty, "0001")
     assert migration.version(empty) == "0001"
     assert refusal() == (
-        "it is at revision 0001, this code needs 0006; run musterbook-manage db sync"
+        "it is at revision 0001, this code needs 0007; run musterbook-manage db sync"
     )
     migration.sync(empty)
     with empty.begin() as connection:
         connection.execute(sa.text("UPDATE musterbook_version SET version_num = '9'"))
-    assert "revision 9, newer than this code, which knows up to 0006" in refusal()
+    assert "revision 9, newer than this code, which knows up to 0007" in refusal()
     with pytest.raises(errors.DatabaseShape, match="newer than this code"):
         migration.sync(empty)
 

@@ -134,7 +134,7 @@ class World:
         transport = rpc.make_transport(conf)
         self.transports.append(transport)
         made = agent.Agent(
-            conf, transport, lambda member: Group(self.seen, member), lambda: 0.1
+            conf, transport, lambda member, _: Group(self.seen, member), lambda: 0.1
         )
         made.fail = (  # type: ignore[method-assign]  # stands in for the process
             lambda reason: self.failures.__setitem__(name or host, reason)

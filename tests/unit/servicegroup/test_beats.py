@@ -175,7 +175,7 @@ def test_forced_down_wins_and_its_end_is_judged_anew(three: LegacyFleet) -> None
 def test_hello_ends_the_rule_of_beats(three: LegacyFleet) -> None:
     """The legacy agent goes on beating beside the one that was granted."""
     three.legacy.discard("h01")
-    three.change("h01", incarnation=1)
+    three.change("h01", incarnation=1, beat=None)
     three.run(2)
     assert three.stored("h01") == ("suspect", "not-yet-joined")
     three.join("h01")
@@ -187,7 +187,7 @@ def test_hello_ends_the_rule_of_beats(three: LegacyFleet) -> None:
 
 
 def test_an_outage_of_the_group_freezes_them_too(three: LegacyFleet) -> None:
-    three.change("h00", incarnation=1)
+    three.change("h00", incarnation=1, beat=None)
     three.legacy.discard("h00")
     three.join("h00")
     three.run(2)
@@ -232,7 +232,7 @@ def test_who_says_hello_or_is_deleted_ends_a_mass_loss() -> None:
     assert fleet.last.freezes
     for host in fleet.hosts[:3]:
         fleet.legacy.discard(host)
-        fleet.change(host, incarnation=1)
+        fleet.change(host, incarnation=1, beat=None)
         fleet.join(host)
     for host in fleet.hosts[3:6]:
         fleet.legacy.discard(host)
@@ -260,7 +260,7 @@ def apply(fleet: LegacyFleet, event: str, host: str) -> None:
             fleet.change(host, forced_down=event == "force")
         case "hello":
             fleet.legacy.discard(host)
-            fleet.change(host, incarnation=1)
+            fleet.change(host, incarnation=1, beat=None)
             fleet.join(host)
         case "leader":
             fleet.new_leader()

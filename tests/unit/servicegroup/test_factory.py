@@ -28,7 +28,7 @@ def load(**values: Any) -> Any:
 
 def test_defaults_go_together() -> None:
     conf = load(servicegroup_tooz_url="redis://:6379")
-    assert factory.check(conf).member_timeout == 10
+    assert factory.member_timeout(conf) == 10
 
 
 def test_beat_slower_than_the_member_timeout() -> None:
@@ -59,7 +59,7 @@ def test_the_option_decides_which_driver_is_made(
 ) -> None:
     made: list[str] = []
     monkeypatch.setattr(
-        factory, "DRIVERS", {"tooz": lambda _, member: made.append(member)}
+        factory, "DRIVERS", {"tooz": lambda _, member, ways: made.append(member)}
     )
     factory.make_driver(load(), "a#1")
     assert made == ["a#1"]
