@@ -6,6 +6,7 @@ from typing import Any
 from oslo_log import log as logging
 import oslo_messaging
 
+from compute_agent import demand
 from compute_agent import rpcapi
 from compute_agent import tenure
 from musterbook import rpc
@@ -22,6 +23,7 @@ class ComputeManager:
     :param process_uuid: tells this process from all others
     :param heart: its beats
     :param look: makes the agent look whether the database knows it and its nodes
+    :param audits: where audits are asked for
     """
 
     target = oslo_messaging.Target(version=rpcapi.VERSION)
@@ -32,11 +34,13 @@ class ComputeManager:
         process_uuid: str,
         heart: beat.Beat,
         look: Callable[[], None],
+        audits: demand.Demand,
     ) -> None:
         self._held = held
         self._process_uuid = process_uuid
         self._heart = heart
         self._look = look
+        self._audits = audits
 
     @rpc.exposed
     def ping(self, context: RequestContext) -> dict[str, Any]:
@@ -56,3 +60,14 @@ class ComputeManager:
     def look(self, context: RequestContext) -> None:
         """Look whether the grant and the nodes are stored: the leader doubts it."""
         self._look()
+
+    @rpc.exposed
+    def audit(self, context: RequestContext, wait: float = 0.0) -> dict[str, Any]:
+        """Audit soon; requests that come meanwhile share one audit.
+
+        :param wait: seconds to wait for its end
+        :return: what ComputeAPI.audit says
+        :raises InvalidInput: wait isn't from 0 to rpcapi.LONGEST_WAIT
+        """
+        seconds = rpcapi.check_wait(wait)
+        return demand.told(self._audits.wait(self._audits.ask(), seconds))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 import dataclasses
 
-SERVICE_LEVEL = 1
+SERVICE_LEVEL = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,17 @@ HISTORY: tuple[Level, ...] = (
     Level(
         conductor="1.1",
         compute="1.0",
+        objects={
+            "ComputeNode": "1.2",
+            "ComputeNodeList": "1.2",
+            "Service": "1.2",
+            "ServiceList": "1.2",
+        },
+    ),
+    # 2: an agent can be told to audit
+    Level(
+        conductor="1.1",
+        compute="1.1",
         objects={
             "ComputeNode": "1.2",
             "ComputeNodeList": "1.2",

@@ -219,6 +219,7 @@ GET_FLEET = {"method": "get_fleet", "version": "1.0", "args": {"columns": ["host
 PING_AGENT = {"method": "ping", "version": "1.0", "args": {}}
 LOOK = {"method": "look", "version": "1.0", "args": {}}
 REJOIN = {"method": "rejoin", "version": "1.0", "args": {"incarnation": 4}}
+AUDIT = {"method": "audit", "version": "1.1", "args": {"wait": 5.0}}
 
 NODE_ROW = {
     "id": 3,
@@ -703,10 +704,11 @@ def test_what_an_agent_is_asked(wire: Wire, transport: rpc.Transport) -> None:
     assert api.ping(a_context(), "web1") == answer
     api.rejoin(a_context(), "web1", 4)
     api.look(a_context(), "web1")
-    for _ in range(3):
+    api.audit(a_context(), "web1")
+    for _ in range(4):
         assert wire.arrived.acquire(timeout=10)
     listener.stop()
-    assert [message for _, message in wire.got] == [PING_AGENT, REJOIN, LOOK]
+    assert [message for _, message in wire.got] == [PING_AGENT, REJOIN, LOOK, AUDIT]
 
 
 # -- what the conductor understands ------------------------------------------------
@@ -914,10 +916,10 @@ def test_what_is_nested_comes_in_the_versions_of_the_manifest(
 
 def test_versions_are_answered(wire: Wire, served: tuple[Nodes, Records]) -> None:
     assert wire.ask(GET_VERSIONS) == {
-        "level": 1,
+        "level": 2,
         "lowest_level": 0,
         "conductor": "1.1",
-        "compute": "1.0",
+        "compute": "1.1",
         "objects": {
             "ComputeNode": "1.2",
             "ComputeNodeList": "1.2",

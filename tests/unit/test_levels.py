@@ -34,7 +34,7 @@ def test_objects_of_a_pin() -> None:
     assert levels.objects_with("1.0")["Service"] == "1.1"
     assert levels.objects_with("1.1")["Service"] == "1.2"
     assert levels.conductor_versions() == ["1.0", "1.1"]
-    assert levels.compute_versions() == ["1.0"]
+    assert levels.compute_versions() == ["1.0", "1.1"]
 
 
 def test_the_guide_says_what_each_version_has() -> None:
