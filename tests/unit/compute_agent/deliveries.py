@@ -28,7 +28,7 @@ class Deliveries:
     def __init__(self, book: db_store.DatabaseStore) -> None:
         self._book = book
         self.due: dict[tuple[str, str], str] = {}
-        self.late: list[tuple[str, Callable[[], Any]]] = []
+        self.late: list[tuple[str, int | None, Callable[[], Any]]] = []
         self.names: dict[Any, str] = {}  # of id and of uuid
         self.forget()
 
@@ -44,13 +44,16 @@ class Deliveries:
             raise AttributeError(method)
         return lambda *args, **more: self._deliver(method, args, more)
 
-    def arrive(self) -> set[str]:
-        """Let what is late arrive now; return the names of the nodes."""
+    def arrive(self) -> list[tuple[str, int | None]]:
+        """Let what is late arrive now.
+
+        :return: for each call the node's name, and the generation that it was for
+        """
         late, self.late = self.late, []
-        for _, call in late:
+        for _, _, call in late:
             with contextlib.suppress(errors.MusterbookError):
                 call()
-        return {name for name, _ in late}
+        return [(name, generation) for name, generation, _ in late]
 
     def _deliver(self, method: str, args: Any, more: Any) -> Any:
         self.calls.append(method)
@@ -72,7 +75,8 @@ class Deliveries:
         if fault == "lost-before":
             raise _silence()
         if fault == "late":
-            self.late.append((name, call))
+            expected = args[2] if method == "compute_node_update" else None
+            self.late.append((name, expected, call))
             raise _silence()
         answer = call()
         self._note(kind, answer)

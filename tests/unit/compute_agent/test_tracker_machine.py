@@ -92,7 +92,7 @@ class Machine(stateful.RuleBasedStateMachine):
         self.policy = core.Policy.from_conf(self.source.conf)
         self.kept: dict[str, str] = {}
         self.starts = 0
-        self.blocked = False
+        self.vcpus = 0
         #: Nodes whose rows were changed since the agent looked.
         self.behind: set[str] = set()
         self.start()
@@ -114,15 +114,21 @@ class Machine(stateful.RuleBasedStateMachine):
 
     # -- the hardware --------------------------------------------------------------
 
+    @stateful.initialize(names=st.sets(st.sampled_from(NAMES), min_size=2))
+    def begins(self, names: set[str]) -> None:
+        for name in sorted(names):
+            self.hardware(name, 1024, "b1")
+        self.audit()
+
     @stateful.rule(
         name=st.sampled_from(NAMES),
-        vcpus=st.integers(1, 3),
-        memory_mb=st.sampled_from([0, 1024, 2048]),
+        memory_mb=st.sampled_from([0, 1024]),
         boot_id=st.sampled_from(["b1", "b2"]),
     )
-    def hardware(self, name: str, vcpus: int, memory_mb: int, boot_id: str) -> None:
+    def hardware(self, name: str, memory_mb: int, boot_id: str) -> None:
+        self.vcpus += 1  # never what it was before
         made = test_resource_tracker.node(
-            name, vcpus=vcpus, memory_mb=memory_mb, boot_id=boot_id
+            name, vcpus=self.vcpus, memory_mb=memory_mb, boot_id=boot_id
         )
         self.source.nodes[name] = made
         self.source.gone.discard(name)
@@ -132,9 +138,7 @@ class Machine(stateful.RuleBasedStateMachine):
         self.source.nodes.pop(name, None)
         (self.source.gone.add if known else self.source.gone.discard)(name)
 
-    @stateful.rule(
-        reserved=st.integers(0, 2), ratio=st.sampled_from([None, 2.0, 16.0])
-    )
+    @stateful.rule(reserved=st.integers(0, 2), ratio=st.sampled_from([None, 2.0, 16.0]))
     def configured(self, reserved: int, ratio: float | None) -> None:
         self.policy = dataclasses.replace(
             self.policy, reserved_vcpus=reserved, cpu=core.Ratio(ratio, 4.0)
@@ -145,8 +149,7 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(fault=st.sampled_from(["raise", "not-ready", "block"]))
     def source_fails(self, fault: str) -> None:
-        if not self.blocked:
-            self.source.fault = fault
+        self.source.fault = fault
 
     @stateful.rule(
         name=st.sampled_from(NAMES),
@@ -156,9 +159,29 @@ class Machine(stateful.RuleBasedStateMachine):
     def call_fails(self, name: str, kind: str, fault: str) -> None:
         self.wire.due[name, kind] = fault
 
+    @stateful.rule(
+        name=st.sampled_from(NAMES), fault=st.sampled_from(deliveries.FAULTS)
+    )
+    def save_fails(self, name: str, fault: str) -> None:
+        """Both at once, which is what matters most; then all is well again."""
+        self.hardware(name, 1024, "b1")
+        self.call_fails(name, "write", fault)
+        self.audit()
+        self.audit()
+
     @stateful.rule()
     def late_calls_arrive(self) -> None:
-        self.behind |= self.wire.arrive()
+        before = self.rows()
+        late = self.wire.arrive()
+        after = self.rows()
+        current = {
+            name
+            for name, generation in late
+            if generation in (None, before.get(name, {}).get("inventory_generation"))
+        }
+        for name in {name for name, _ in late} - current:
+            assert after.get(name) == before.get(name)  # it came too late
+        self.behind |= {name for name, _ in late}
 
     @stateful.rule(
         name=st.sampled_from(NAMES),
@@ -170,6 +193,7 @@ class Machine(stateful.RuleBasedStateMachine):
             return
         self.behind.add(name)
         if what == "delete":
+            # In use or not: an operator may.
             self.book.compute_node_destroy(row["id"], None, force=True)
             return
         values: dict[str, Any] = {
@@ -203,8 +227,8 @@ class Machine(stateful.RuleBasedStateMachine):
         before = self.rows()
         self.wire.forget()
         wanted = dict(self.source.nodes)
-        blocks = self.blocked or self.source.fault == "block"
-        fails = blocks or self.source.fault is not None
+        blocks = self.source.fault == "block"
+        fails = self.source.fault is not None
         self.reader.set_timeout(_SHORT if blocks else _PATIENT)
         try:
             result = self.tracker.audit()
