@@ -87,7 +87,7 @@ class Demand:
         :return: None: it didn't end in time, too many wait already, or all is closed
         """
         with self._changed:
-            if self._waiting >= MOST_WAITING:
+            if self._waiting >= MOST_WAITING and self._served < ticket:
                 return None
             self._waiting += 1
             try:

@@ -86,7 +86,7 @@ class Machine(stateful.RuleBasedStateMachine):
             for table in (models.allocations, _T, models.services):
                 connection.execute(table.delete())
         self.wire = deliveries.Deliveries(self.book)
-        object_store.bind(self.wire)  # type: ignore[arg-type]  # as much as is used
+        object_store.bind(self.wire)
         self.source = Source()
         self.reader = bounded.BoundedReader(self.source, _PATIENT, "test")
         self.policy = core.Policy.from_conf(self.source.conf)
@@ -174,11 +174,8 @@ class Machine(stateful.RuleBasedStateMachine):
         before = self.rows()
         late = self.wire.arrive()
         after = self.rows()
-        current = {
-            name
-            for name, generation in late
-            if generation in (None, before.get(name, {}).get("inventory_generation"))
-        }
+        now = {name: row["inventory_generation"] for name, row in before.items()}
+        current = {name for name, was in late if was in (None, now.get(name))}
         for name in {name for name, _ in late} - current:
             assert after.get(name) == before.get(name)  # it came too late
         self.behind |= {name for name, _ in late}
@@ -196,13 +193,13 @@ class Machine(stateful.RuleBasedStateMachine):
             # In use or not: an operator may.
             self.book.compute_node_destroy(row["id"], None, force=True)
             return
-        values: dict[str, Any] = {
+        edits: dict[str, dict[str, Any]] = {
             "edit": {"vcpus": 77},
             "generation": {},
             "ratio": {"cpu_allocation_ratio": 0.0},
             "move": {"host": OTHER},
-        }[what]
-        values |= {"inventory_generation": _T.c.inventory_generation + 1}
+        }
+        values = edits[what] | {"inventory_generation": _T.c.inventory_generation + 1}
         with (
             contextlib.suppress(sa.exc.IntegrityError),  # it has one of that name
             self.engine.begin() as connection,
@@ -309,7 +306,7 @@ class Machine(stateful.RuleBasedStateMachine):
             object_store.unbind()
 
     def settle(self) -> None:
-        """The faults stop."""
+        """Let the faults stop, and see that all is right then."""
         self.wire.due.clear()
         self.wire.arrive()
         self.source.fault = None
