@@ -96,6 +96,9 @@ class Holdings:
         except errors.MusterbookError as exc:
             LOG.debug("The nodes are read one by one: %s", exc.message)
             return
+        except Exception:
+            LOG.exception("The nodes are read one by one")
+            return
         self._listed = {names.fold(str(n.hypervisor_hostname)): n for n in found}
 
     def drop_list(self) -> None:

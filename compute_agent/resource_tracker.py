@@ -313,6 +313,8 @@ class ResourceTracker:
             raise
         except errors.MusterbookError as exc:
             LOG.debug("Absent nodes are looked for at the next audit: %s", exc.message)
+        except Exception:
+            LOG.exception("Absent nodes are looked for at the next audit")
 
     def _note_failure(self, name: str, exc: errors.MusterbookError) -> None:
         """Log a failure when it begins; which part of the way is away changes often."""

@@ -152,7 +152,7 @@ class Machine(stateful.RuleBasedStateMachine):
         self.source.fault = fault
 
     @stateful.rule(
-        name=st.sampled_from(NAMES),
+        name=st.sampled_from([*NAMES, HOST]),  # of the host, the list of its nodes
         kind=st.sampled_from(["read", "write"]),
         fault=st.sampled_from(deliveries.FAULTS),
     )
