@@ -13,6 +13,7 @@ import uuid
 
 from oslo_config import cfg
 import pytest
+from sqlalchemy import event
 
 from compute_agent import agent
 from compute_agent import main as agent_main
@@ -518,6 +519,35 @@ def test_requests_share_an_audit_and_none_waits_for_ever(world: World) -> None:
         answers = [each.result() for each in pending]
     assert all(answer["ended"] for answer in answers)
     assert len(reads) == 2  # the one in hand, and one for all of them
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_a_verification_reads_once_however_many_nodes(world: World, count: int) -> None:
+    world.serve()
+    world.write("web1", {f"n{number}": NODE for number in range(count)})
+    one = world.agent("web1", update_resources_interval=0.1, verify_interval=86400.0)
+    one.start()
+    ctxt = context.service_context()
+    for _ in range(2):  # the first verification is over then
+        world.compute.audit(ctxt, "web1", wait=60.0)
+    statements: list[str] = []
+    event.listen(
+        world.engine,
+        "before_cursor_execute",
+        lambda _c, _u, statement, *_: statements.append(statement),
+    )
+    for _ in range(5):
+        answer = world.compute.audit(ctxt, "web1", wait=60.0)
+        assert answer["counts"]["unchanged"] == count
+    assert statements == []  # five audits, and those of the timer
+    one._conf.set_override("verify_interval", 43200.0)
+    one.reset()  # news of the interval have it look at once
+    util.wait_until(lambda: [s for s in statements if "FROM compute_nodes" in s])
+    for _ in range(2):
+        world.compute.audit(ctxt, "web1", wait=60.0)
+    # The grant, and all the nodes; nothing is written.
+    first_words = [s.split()[0] for s in statements if s != "BEGIN"]
+    assert first_words == ["SELECT", "SELECT"]
 
 
 # -- identity ----------------------------------------------------------------------
