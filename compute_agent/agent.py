@@ -18,6 +18,7 @@ from compute_agent import audits
 from compute_agent import beats
 from compute_agent import claims
 from compute_agent import core
+from compute_agent import demand
 from compute_agent import holdings
 from compute_agent import identity
 from compute_agent import manager
@@ -118,7 +119,7 @@ class Agent(daemon.Part):
             self._source, conf.inventory.timeout, conf.inventory.source
         )
         self._stopping = threading.Event()
-        self._audit_wanted = threading.Event()
+        self._demand = demand.Demand()
         self._doubted = threading.Event()  # that the book holds what we wrote
         self._forgotten: int | None = None  # the incarnation that was said to be
         self._shortened: str | None = None  # what was said of the audits' interval
@@ -193,7 +194,12 @@ class Agent(daemon.Part):
         server = self._make_server(
             grant.host,
             manager.ComputeManager(
-                held, self._process_uuid, heart, lambda: self._look(looker), claimer
+                held,
+                self._process_uuid,
+                heart,
+                lambda: self._look(looker),
+                claimer,
+                self._demand,
             ),
         )
         # Before it starts, which may take as long as the broker does.
@@ -219,7 +225,7 @@ class Agent(daemon.Part):
             return
         heart.start()
         audit = self._make_audits(
-            self._conf, lambda: self._audit_again(tracker, looker), self._audit_wanted
+            self._conf, lambda: self._audit_again(tracker, looker), self._demand.wanted
         )
         if not self._published(_AUDIT, audit.stop):
             return
@@ -245,6 +251,7 @@ class Agent(daemon.Part):
         _GOODBYE_TIMEOUT at most.
         """
         self._stopping.set()
+        self._demand.close()
         with self._undo_lock:
             undo, self._undo = self._undo, []
         for _, step in sorted(undo, key=lambda item: item[0]):
@@ -429,7 +436,7 @@ class Agent(daemon.Part):
             return
         held.renew(grant)
         heart.rename()
-        self._audit_wanted.set()
+        self._demand.ask()
         LOG.warning(
             "Host %s: serving as incarnation %s from now on",
             grant.host,
@@ -449,7 +456,7 @@ class Agent(daemon.Part):
         tracker.reread()
         if self._doubted.is_set():
             self._doubted.clear()
-            self._audit_wanted.set()
+            self._demand.ask()
             dog.repeat()
 
     def _wait_joined(self, heart: beat.Beat) -> None:
@@ -486,8 +493,8 @@ class Agent(daemon.Part):
         # Logged by the tracker; the periodic audit goes on.
         # That the database has just been replaced is found out by the verifier.
         with contextlib.suppress(errors.InventoryUnavailable, errors.GrantForgotten):
-            if tracker.audit().failed:
-                self._audit_wanted.set()
+            if self._audit(tracker).failed:
+                self._demand.ask()
 
     def _audit_again(
         self, tracker: resource_tracker.ResourceTracker, looker: verifier.Verifier
@@ -497,16 +504,15 @@ class Agent(daemon.Part):
         due = time.monotonic() + progress.audit_interval(self._conf)
         while not self._audit_once(tracker, looker):
             pause = pauses.pause()
-            if time.monotonic() + pause >= due or self._stopping.wait(pause):
+            if time.monotonic() + pause >= due or not self._demand.pause(pause):
                 return
 
     def _audit_once(
         self, tracker: resource_tracker.ResourceTracker, looker: verifier.Verifier
     ) -> bool:
         """Return whether there is nothing to be tried again soon."""
-        self._audit_wanted.clear()
         try:
-            return not tracker.audit().failed
+            return not self._audit(tracker).failed
         except errors.InventoryUnavailable:
             return True  # logged by the tracker when it begins and when it ends
         except errors.GrantForgotten:
@@ -515,6 +521,22 @@ class Agent(daemon.Part):
         except errors.Superseded as exc:
             self.fail(exc)
             return True
+
+    def _audit(
+        self, tracker: resource_tracker.ResourceTracker
+    ) -> resource_tracker.AuditResult:
+        """Audit for all who have asked so far, and let them know."""
+        self._demand.begin()
+        try:
+            result = tracker.audit()
+        except errors.MusterbookError as exc:
+            self._demand.end(None, exc)
+            raise
+        except Exception as exc:
+            self._demand.end(None, errors.RemoteFailure(class_name=type(exc).__name__))
+            raise
+        self._demand.end(result)
+        return result
 
 
 def _stop_server(server: rpc.AnyServer) -> None:

@@ -1,8 +1,13 @@
-"""The pure core of the tracker: inventory and policy in, a node's columns out."""
+"""The pure core of the tracker: inventory, claims and policy in, a node out.
 
+No clock, no lock, no call: whoever calls it brings everything with him.
+"""
+
+from collections.abc import Iterable
 from collections.abc import Mapping
 import dataclasses
 import math
+from typing import NamedTuple
 
 from oslo_config import cfg
 
@@ -66,6 +71,57 @@ class Policy:
             ram=_ratio(conf, "ram"),
             disk=_ratio(conf, "disk"),
         )
+
+
+class Amounts(NamedTuple):
+    """Amounts of the countable resources: CPUs, MiB, GiB; may be negative."""
+
+    vcpus: int = 0
+    memory_mb: int = 0
+    local_gb: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """What a node's record must be.
+
+    :ivar columns: capacity: what its agent writes, and only it
+    :ivar used: what is reserved and all claims; the conductor writes it, by this rule
+    :ivar free: what there is minus that, true even when negative; allocation ratios
+        have no part in it
+    """
+
+    columns: Mapping[str, object]
+    used: Amounts
+    free: Amounts
+
+
+def node(
+    inventory: source.NodeInventory,
+    claims: Iterable[Amounts],
+    policy: Policy,
+    stored: Mapping[str, object] | None,
+) -> Node:
+    """Return what the record of a node must be.
+
+    :param inventory: the latest reading
+    :param claims: what the live allocations of the node hold, each
+    :param stored: the record's columns as last seen, or None for a new node
+    """
+    reserved = Amounts(
+        policy.reserved_vcpus, policy.reserved_memory_mb, policy.reserved_local_gb
+    )
+    used = Amounts(*map(sum, zip(reserved, *claims, strict=True)))
+    there = Amounts(inventory.vcpus, inventory.memory_mb, inventory.local_gb)
+    free = Amounts(*(has - uses for has, uses in zip(there, used, strict=True)))
+    return Node(capacity(inventory, policy, stored), used, free)
+
+
+def booted_anew(stored: Mapping[str, object], reading: source.NodeInventory) -> bool:
+    """Tell whether a node's host was booted since its record was written."""
+    before = stored.get("boot_id")
+    known = before is not None and reading.boot_id is not None
+    return known and before != reading.boot_id
 
 
 def capacity(

@@ -28,6 +28,8 @@ _NO_UUID_FROM_HERE = (
     errors.UnsupportedObject,
     errors.VersionPinned,
 )
+#: Nodes from which on one list costs less than a question for each.
+_WORTH_A_LIST = 2
 
 
 class Holdings:
@@ -52,6 +54,8 @@ class Holdings:
         self._known = dict(known)
         self._contest = contested or contest.Contest()
         self._nodes: dict[str, compute_node.ComputeNode] = {}
+        # As a list brought them, by folded name, each until it is looked for.
+        self._listed: dict[str, compute_node.ComputeNode] = {}
         self._absent: set[str] = set()  # of which it was said that they are kept
         self._gone: set[str] = set()  # that have no record any more
         self._in_use: set[str] = set()  # of which it was said that they can't go
@@ -71,8 +75,35 @@ class Holdings:
     def forget_all(self) -> None:
         """Read every node from the book when it is needed next."""
         self._nodes.clear()
+        self._listed.clear()
         self._gone.clear()
         self._asked.clear()
+
+    def reread(self) -> None:
+        """Forget all nodes, and read those of a host with several by one call.
+
+        What it doesn't bring is read one by one, as it is needed.
+        """
+        self.forget_all()
+        if len(self._known) < _WORTH_A_LIST:
+            return
+        try:
+            found = compute_node.ComputeNodeList.get_all_by_host(
+                self._held.context, self._held.grant.host
+            )
+        except (errors.Superseded, errors.GrantForgotten):
+            raise
+        except errors.MusterbookError as exc:
+            LOG.debug("The nodes are read one by one: %s", exc.message)
+            return
+        except Exception:
+            LOG.exception("The nodes are read one by one")
+            return
+        self._listed = {names.fold(str(n.hypervisor_hostname)): n for n in found}
+
+    def drop_list(self) -> None:
+        """Forget what was listed and not looked for: it grows old."""
+        self._listed.clear()
 
     def find(
         self, name: str, reading: inventory_source.Reading
@@ -81,7 +112,11 @@ class Holdings:
 
         :raises ComputeNodeMoved: another host has it
         """
-        node = self._nodes.get(name) or self._by_name(name)
+        node = (
+            self._nodes.get(name)
+            or self._listed.pop(names.fold(name), None)
+            or self._by_name(name)
+        )
         if node is None:
             node = self._by_what_is_known(name, reading)
             if node is not None and not self._is_ours(node):

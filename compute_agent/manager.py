@@ -8,6 +8,7 @@ from oslo_log import log as logging
 import oslo_messaging
 
 from compute_agent import claims
+from compute_agent import demand
 from compute_agent import rpcapi
 from compute_agent import tenure
 from musterbook import errors
@@ -26,6 +27,7 @@ class ComputeManager:
     :param heart: its beats
     :param look: makes the agent look whether the database knows it and its nodes
     :param claimer: answers claims
+    :param audits: where audits are asked for
     """
 
     target = oslo_messaging.Target(version=rpcapi.VERSION)
@@ -37,12 +39,14 @@ class ComputeManager:
         heart: beat.Beat,
         look: Callable[[], None],
         claimer: claims.Claimer,
+        audits: demand.Demand,
     ) -> None:
         self._held = held
         self._process_uuid = process_uuid
         self._heart = heart
         self._look = look
         self._claimer = claimer
+        self._audits = audits
 
     @rpc.exposed
     def ping(self, context: RequestContext) -> dict[str, Any]:
@@ -76,3 +80,13 @@ class ComputeManager:
         if not isinstance(request, Mapping):
             raise errors.InvalidInput(field="request", reason="is not an object")
         return self._claimer.claim(request)
+
+    def audit(self, context: RequestContext, wait: float = 0.0) -> dict[str, Any]:
+        """Audit soon; requests that come meanwhile share one audit.
+
+        :param wait: seconds to wait for its end
+        :return: what ComputeAPI.audit says
+        :raises InvalidInput: wait isn't from 0 to rpcapi.LONGEST_WAIT
+        """
+        seconds = rpcapi.check_wait(wait)
+        return demand.told(self._audits.wait(self._audits.ask(), seconds))

@@ -2,6 +2,10 @@
 
 A thin shell around compute_agent.core: it reads the source under a time limit,
 compares each node with what is stored, and saves what differs.
+
+What audits, claims and the configuration's reload share is guarded by one fair lock,
+under which things are decided and noted. No lock is held while the source is read or
+a conductor is asked (docs/adr/0018-one-fair-lock-in-the-agent.md).
 """
 
 import collections
@@ -11,6 +15,7 @@ from collections.abc import Mapping
 import dataclasses
 import threading
 
+import fasteners
 from oslo_log import log as logging
 
 from compute_agent import core
@@ -50,9 +55,8 @@ class AuditResult:
 class ResourceTracker:
     """Audits the nodes of one agent.
 
-    audit() belongs to one thread at a time, the agent's timer; no lock is held while
-    it waits for the source or the conductor. reread() and set_policy() may be called
-    from any thread.
+    audit() belongs to one thread at a time, the agent's timer. All else may be called
+    from any thread, and waits for no call and no reading.
 
     :param reader: the inventory source under its time limit
     :param policy: reserved amounts and ratios
@@ -72,7 +76,6 @@ class ResourceTracker:
         marks: progress.Progress | None = None,
     ) -> None:
         self._reader = reader
-        self._policy = policy
         self._held = held
         self._keep = keep
         self._stopping = stopping or threading.Event()
@@ -80,8 +83,14 @@ class ResourceTracker:
         self._failing: dict[str, str] = {}  # node name to the kind of failure
         self._untold: set[str] = set()  # whose unconfirmed usage has been told of
         self._source_failing = False
-        self._reread = threading.Event()
         self._gave_up_at = ""
+        # Guards what follows. Writers get it in the order in which they asked: an audit
+        # takes it for each node, and would else keep others waiting to its end.
+        self._lock = fasteners.ReaderWriterLock()
+        self._policy = policy
+        self._reread = False
+        self._latest = inventory_source.Reading()
+        self._recorded: dict[str, Mapping[str, object]] = {}  # as the book has it
 
     def audit(self) -> AuditResult:
         """Compare every node of the source with the book, save what differs.
@@ -99,11 +108,13 @@ class ResourceTracker:
         :raises GrantForgotten: the database was replaced; say hello again first
         """
         inventory = self._read()
-        if self._reread.is_set():
-            self._reread.clear()
-            self._held.forget_all()
+        with self._lock.write_lock():
+            self._latest = inventory
+            reread, self._reread = self._reread, False
         outcome = _Outcome()
         try:
+            if reread:
+                self._held.reread()
             for name in self._in_turn(inventory):
                 self._in_hand(name, lambda n: self._audit_node(n, inventory), outcome)
             for name in sorted(inventory.gone):
@@ -113,16 +124,33 @@ class ResourceTracker:
         except (errors.Superseded, errors.GrantForgotten):
             self._held.forget_all()
             raise
+        finally:
+            self._held.drop_list()
         self._keep(self._held.confirmed)
         return outcome.result()
 
     def reread(self) -> None:
         """Let the next audit compare with what is stored, not with what was."""
-        self._reread.set()
+        with self._lock.write_lock():
+            self._reread = True
 
     def set_policy(self, policy: core.Policy) -> None:
         """Change the policy for every node that is audited from now on."""
-        self._policy = policy
+        with self._lock.write_lock():
+            self._policy = policy
+
+    def node(self, name: str, claims: Iterable[core.Amounts] = ()) -> core.Node:
+        """Return a node as it is here: by the latest reading and the policy in force.
+
+        :param claims: what its live allocations hold, each
+        :raises ComputeNodeNotFound: the source doesn't report it, or the book has not
+            confirmed it yet
+        """
+        with self._lock.write_lock():
+            if name not in self._latest or name not in self._recorded:
+                raise errors.ComputeNodeNotFound(what=f"name {name} at this host")
+            recorded = self._recorded[name]
+            return core.node(self._latest[name], claims, self._policy, recorded)
 
     def _in_hand(
         self, name: str, work: Callable[[str], str], outcome: "_Outcome"
@@ -141,6 +169,7 @@ class ResourceTracker:
             raise
         except errors.ComputeNodeMoved as exc:
             self._held.lose(name, exc.uuid, exc.host)
+            self._note_record(name, None)
             outcome.done["elsewhere"].append(name)
         except errors.MusterbookError as exc:
             self._held.forget(name)
@@ -191,8 +220,9 @@ class ResourceTracker:
             except errors.ComputeNodeNotFound:
                 self._held.forget(name)  # deleted since it was read
         self._marks.saving(name)
-        columns = core.capacity(wanted, self._policy, None)
+        columns = self._decide(wanted, None)
         created = self._held.create(name, columns, wanted.uuid)
+        self._note_record(name, _stored(created))
         self._confirm_usage(created, wanted)
         return "created"
 
@@ -203,18 +233,44 @@ class ResourceTracker:
         wanted: inventory_source.NodeInventory,
     ) -> str:
         stored = _stored(node)
-        changes = core.changes(stored, core.capacity(wanted, self._policy, stored))
+        changes = self._decide(wanted, stored)
         for column, value in changes.items():
             setattr(node, column, value)
         if changes:
             node.save()
             LOG.info("Node %s: saved %s", name, ", ".join(sorted(changes)))
+            if core.booted_anew(stored, wanted):
+                LOG.warning(
+                    "Node %s: its host was booted: its boot id is %s, was %s",
+                    name,
+                    wanted.boot_id,
+                    stored["boot_id"],
+                )
+        self._note_record(name, {**stored, **changes})
         if "hypervisor_hostname" in changes:
             self._held.renamed(name, str(stored["hypervisor_hostname"]))
         self._marks.saving(name)
         confirmed = self._confirm_usage(node, wanted)
         self._held.settle_uuid(name, wanted.uuid)
         return "saved" if changes or confirmed else "unchanged"
+
+    def _decide(
+        self,
+        wanted: inventory_source.NodeInventory,
+        stored: Mapping[str, object] | None,
+    ) -> dict[str, object]:
+        """Return what has to be saved of a node."""
+        with self._lock.write_lock():
+            made = core.node(wanted, (), self._policy, stored)
+            return core.changes(stored, made.columns)
+
+    def _note_record(self, name: str, record: Mapping[str, object] | None) -> None:
+        """Note what the book has of a node now; None: it isn't this host's."""
+        with self._lock.write_lock():
+            if record is None:
+                self._recorded.pop(name, None)
+            else:
+                self._recorded[name] = record
 
     def _confirm_usage(
         self, node: compute_node.ComputeNode, reading: inventory_source.NodeInventory
@@ -246,7 +302,9 @@ class ResourceTracker:
         return True
 
     def _delete_gone(self, name: str) -> str:
-        return "deleted" if self._held.delete_gone(name) else "absent"
+        deleted = self._held.delete_gone(name)
+        self._note_record(name, None)
+        return "deleted" if deleted else "absent"
 
     def _settle_absent(self, inventory: inventory_source.Reading) -> None:
         try:
@@ -255,6 +313,8 @@ class ResourceTracker:
             raise
         except errors.MusterbookError as exc:
             LOG.debug("Absent nodes are looked for at the next audit: %s", exc.message)
+        except Exception:
+            LOG.exception("Absent nodes are looked for at the next audit")
 
     def _note_failure(self, name: str, exc: errors.MusterbookError) -> None:
         """Log a failure when it begins; which part of the way is away changes often."""

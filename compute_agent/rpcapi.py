@@ -2,7 +2,7 @@
 
 Version history:
     1.0 - ping, rejoin, look
-    1.1 - claim
+    1.1 - claim, audit
 """
 
 from collections.abc import Iterator
@@ -21,6 +21,9 @@ VERSION = "1.1"
 #: argument, passes the version that has it as interface, by which the pin goes.
 _FIRST = "1.0"
 _CLAIMS = "1.1"
+_AUDIT = "1.1"
+#: Seconds that an audit may be waited for.
+LONGEST_WAIT = 60.0
 
 
 class ComputeAPI:
@@ -109,6 +112,50 @@ class ComputeAPI:
                 request=dict(request),
             )
         return answer
+
+    def audit(
+        self, context: RequestContext, host: str, wait: float = 5.0
+    ) -> dict[str, Any]:
+        """Have a host audited now, and say what that did.
+
+        Who asks while others do shares their audit; it reads the source after all of
+        them have asked. To be repeated at will.
+
+        :param wait: seconds to wait for its end, at most LONGEST_WAIT; 0: none
+        :return: ``ended``: whether it has; if not, it is yet to come, or in hand. Then
+            ``seconds``; ``error`` (code, message) if it could not be done; or else
+            ``counts`` of nodes by what was done (created, saved, unchanged, elsewhere,
+            deleted, failed), ``nodes``, some names of those that changed, and
+            ``failed``, some reasons by name
+        :raises AgentUnavailable: it didn't answer in time, or there is none
+        :raises AgentNotAsked: the broker can't be reached
+        :raises UnsupportedObject, VersionPinned: it is older than that, or may be
+        :raises InvalidInput: wait isn't from 0 to LONGEST_WAIT
+        """
+        seconds = check_wait(wait)
+        with _naming(host):
+            answer: dict[str, Any] = self._client.call(
+                context,
+                "audit",
+                server=host,
+                timeout=self._client.timeout + seconds,
+                interface=_AUDIT,
+                wait=seconds,
+            )
+        return answer
+
+
+def check_wait(wait: object) -> float:
+    """Return the seconds to wait for an audit.
+
+    :raises InvalidInput: it isn't from 0 to LONGEST_WAIT
+    """
+    number = isinstance(wait, int | float) and not isinstance(wait, bool)
+    if not number or not 0.0 <= float(wait) <= LONGEST_WAIT:  # type: ignore[arg-type]  # it is a number
+        raise errors.InvalidInput(
+            field="wait", reason=f"is not from 0 to {LONGEST_WAIT:g} seconds"
+        )
+    return float(wait)  # type: ignore[arg-type]  # it is a number
 
 
 @contextlib.contextmanager

@@ -55,7 +55,8 @@ HISTORY: tuple[Level, ...] = (
         },
     ),
     # 2: ComputeNode.custom_resources, labels, booted_at; claims, of a conductor and by
-    # an agent; beat and get_beats: agents with servicegroup_driver db
+    # an agent; an agent can be told to audit; beat and get_beats: agents with
+    # servicegroup_driver db
     Level(
         conductor="1.2",
         compute="1.1",

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from tests.bench import audit
 from tests.bench import by_host
 from tests.bench import join
 from tests.bench import liveness
@@ -22,6 +23,7 @@ class Bench(Protocol):
 
 
 BENCHES: dict[str, Bench] = {
+    "audit": audit,
     "by_host": by_host,
     "join": join,
     "liveness": liveness,

@@ -3,6 +3,7 @@
 So noise of the machine hits both, and what is compared is from one run.
 """
 
+from collections.abc import Mapping
 import dataclasses
 import statistics
 from typing import Any
@@ -118,8 +119,8 @@ def measure(operation: str, chosen: options.Options) -> Outcome:
                 {"server": conductor.pid, "caller": callers.pid, **servers},
             ),
         )
-        floor, sizes, alone_ms = _floor(here, operation, known, servers)
-        windows = _alternate({"floor": floor, "ours": ours}, chosen)
+        stock, sizes, alone_ms = floor(here, operation, known, servers)
+        windows = alternate({"floor": stock, "ours": ours}, chosen)
         left = chosen.calls_for_memory - ours.calls - chosen.nodes
         if left > 0:
             ours.call(min(_MEMORY_CALLERS, chosen.nodes), left)
@@ -134,7 +135,7 @@ def measure(operation: str, chosen: options.Options) -> Outcome:
         )
 
 
-def _floor(
+def floor(
     here: world.World, operation: str, known: dict[str, Any], servers: dict[str, int]
 ) -> tuple[Side, dict[str, int], float]:
     """Start the floor's server and callers.
@@ -160,9 +161,10 @@ def _floor(
     return Side(callers, procs.Meter(pids)), sizes, alone_ms
 
 
-def _alternate(
-    sides: dict[str, Side], chosen: options.Options
+def alternate(
+    sides: Mapping[str, Side], chosen: options.Options
 ) -> dict[str, list[dict[str, float]]]:
+    """Measure the sides in turn; return the windows of each."""
     windows: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     for side in sides.values():
         side.call(max(chosen.callers), min(_WARM_UP_CALLS, chosen.calls_for_memory))

@@ -1,16 +1,19 @@
 """The agent's life against a real conductor's endpoint, in one process."""
 
 from collections.abc import Iterator
+from concurrent import futures
 import json
 import logging
 import pathlib
 import shutil
 import threading
+import time
 from typing import Any
 import uuid
 
 from oslo_config import cfg
 import pytest
+from sqlalchemy import event
 
 from compute_agent import agent
 from compute_agent import main as agent_main
@@ -456,6 +459,95 @@ def test_the_service_level_is_told_unless_a_pin_forbids_it(
     values: dict[str, Any] = {"upgrade_levels/conductor": pin}
     world.agent("web1", **values).start()
     assert world.records.lowest_level(service_obj.COMPUTE_BINARY) == level
+
+
+# -- audits on demand --------------------------------------------------------------
+
+
+def test_an_audit_on_demand_says_what_it_did(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    one = world.agent("web1", update_resources_interval=86400.0, stalled_after=0.0)
+    one.start()
+    ctxt = context.service_context()
+    # What is read before the first verification has ended may be read once more.
+    world.compute.audit(ctxt, "web1", wait=60.0)
+    answer = world.compute.audit(ctxt, "web1", wait=60.0)
+    assert answer["ended"]
+    assert (answer["counts"]["unchanged"], answer["nodes"]) == (1, {})
+    world.write("web1", {"web1": {**NODE, "memory_mb": 32768}})
+    answer = world.compute.audit(ctxt, "web1", wait=60.0)
+    assert answer["nodes"] == {"saved": ["web1"]}
+    assert world.memory() == [32768]
+    world.write("web1", fault="not-ready")
+    answer = world.compute.audit(ctxt, "web1", wait=60.0)
+    assert answer["error"]["code"] == "inventory-unavailable"
+    assert "not ready" in answer["error"]["message"]
+    assert world.compute.audit(ctxt, "web1", wait=0.0) == {"ended": False}
+    with pytest.raises(errors.InvalidInput):
+        world.compute.audit(ctxt, "web1", wait=61.0)
+
+
+def test_requests_share_an_audit_and_none_waits_for_ever(world: World) -> None:
+    world.serve()
+    world.write("web1")
+    values: dict[str, Any] = {"inventory/timeout": 60.0, "stalled_after": 0.0}
+    one = world.agent("web1", update_resources_interval=86400.0, **values)
+    one.start()
+    ctxt = context.service_context()
+    util.wait_until(lambda: world.compute.audit(ctxt, "web1", wait=60.0)["ended"])
+    reads: list[float] = []
+    read = one._source.read
+
+    def counted() -> Any:
+        reads.append(time.monotonic())
+        return read()
+
+    one._source.read = counted  # type: ignore[method-assign]
+    world.write("web1", fault="block")
+    assert world.compute.audit(ctxt, "web1", wait=0.0) == {"ended": False}
+    util.wait_until(lambda: len(reads) == 1)
+    with futures.ThreadPoolExecutor(6) as pool:
+        pending = [
+            pool.submit(world.compute.audit, ctxt, "web1", wait=60.0) for _ in range(6)
+        ]
+        util.wait_until(lambda: one._demand._waiting == 6)
+        # It serves other calls while they wait, and a bounded wait ends.
+        assert world.compute.audit(ctxt, "web1", wait=0.1) == {"ended": False}
+        assert world.compute.ping(ctxt, "web1")["incarnation"] == 1
+        world.write("web1")
+        answers = [each.result() for each in pending]
+    assert all(answer["ended"] for answer in answers)
+    assert len(reads) == 2  # the one in hand, and one for all of them
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_a_verification_reads_once_however_many_nodes(world: World, count: int) -> None:
+    world.serve()
+    world.write("web1", {f"n{number}": NODE for number in range(count)})
+    one = world.agent("web1", update_resources_interval=0.1, verify_interval=86400.0)
+    one.start()
+    ctxt = context.service_context()
+    for _ in range(2):  # the first verification is over then
+        world.compute.audit(ctxt, "web1", wait=60.0)
+    statements: list[str] = []
+    event.listen(
+        world.engine,
+        "before_cursor_execute",
+        lambda _c, _u, statement, *_: statements.append(statement),
+    )
+    for _ in range(5):
+        answer = world.compute.audit(ctxt, "web1", wait=60.0)
+        assert answer["counts"]["unchanged"] == count
+    assert statements == []  # five audits, and those of the timer
+    one._conf.set_override("verify_interval", 43200.0)
+    one.reset()  # news of the interval have it look at once
+    util.wait_until(lambda: [s for s in statements if "FROM compute_nodes" in s])
+    for _ in range(2):
+        world.compute.audit(ctxt, "web1", wait=60.0)
+    # The grant, and all the nodes; nothing is written.
+    first_words = [s.split()[0] for s in statements if s != "BEGIN"]
+    assert first_words == ["SELECT", "SELECT"]
 
 
 # -- identity ----------------------------------------------------------------------

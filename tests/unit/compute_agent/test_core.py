@@ -13,8 +13,11 @@ import pytest
 
 from compute_agent import core
 from compute_agent.inventory import source
+from conductor.db import booking
+from conductor.db import usage
 from musterbook import conf as conf_mod
 from musterbook import errors
+from tests.unit.compute_agent import test_resource_tracker
 from tests.unit.compute_agent import trees
 
 # A busy machine is no failure.
@@ -213,3 +216,63 @@ def test_the_case_of_a_name_is_no_change() -> None:
 def test_canonical_text_does_not_depend_on_order() -> None:
     assert json.loads(source.canonical({"b": [1], "a": "ä"})) == {"a": "ä", "b": [1]}
     assert source.canonical({"b": 1, "a": 2}) == source.canonical({"a": 2, "b": 1})
+
+
+amounts = st.builds(core.Amounts, counts, counts, counts)
+
+
+@UNHURRIED
+@given(inventories, st.lists(amounts, max_size=5), policies, records)
+def test_usage_is_what_the_conductor_makes_of_it(
+    inventory: source.NodeInventory,
+    claims: list[core.Amounts],
+    policy: core.Policy,
+    stored: Mapping[str, object] | None,
+) -> None:
+    """One formula on both sides: an agent that reckons otherwise misleads claims."""
+    made = core.node(inventory, claims, policy, stored)
+    row = {**made.columns, "booking": booking.Booking.CONFIRMED}
+    others = booking.Amounts(*(sum(column) for column in zip(*claims, strict=True)))
+    book = booking.Book(others=others)
+    settled = booking.settle(row, row, book).columns
+    for used, column in zip(made.used, usage.RESOURCES, strict=True):
+        assert used == settled[column.used]
+    assert made.free.memory_mb == settled["free_ram_mb"]
+    assert made.free.local_gb == settled["free_disk_gb"]
+    for free, has, used in zip(
+        made.free,
+        (inventory.vcpus, inventory.memory_mb, inventory.local_gb),
+        made.used,
+        strict=True,
+    ):
+        assert free == has - used  # and so below 0 where more is used than there is
+
+
+@UNHURRIED
+@given(inventories, st.lists(amounts, max_size=5), policies, records)
+def test_claims_change_nothing_that_an_agent_writes(
+    inventory: source.NodeInventory,
+    claims: list[core.Amounts],
+    policy: core.Policy,
+    stored: Mapping[str, object] | None,
+) -> None:
+    columns = core.node(inventory, claims, policy, stored).columns
+    assert columns == core.node(inventory, [], policy, stored).columns
+    assert not [name for name in columns if "used" in name or "free" in name]
+
+
+@pytest.mark.parametrize(
+    ("stored", "boot_id", "anew"),
+    [
+        ({"boot_id": "a"}, "b", True),
+        ({"boot_id": "a"}, "a", False),
+        ({"boot_id": None}, "a", False),  # a row of Juno's
+        ({}, "a", False),
+        ({"boot_id": "a"}, None, False),  # the source can't tell any more
+    ],
+)
+def test_a_boot_is_told_from_what_was_not_known(
+    stored: dict[str, object], boot_id: str | None, anew: bool
+) -> None:
+    reading = test_resource_tracker.node("n1", boot_id=boot_id)
+    assert core.booted_anew(stored, reading) is anew

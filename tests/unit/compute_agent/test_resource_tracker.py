@@ -50,6 +50,12 @@ class Book:
                 return dict(row)
         raise errors.ComputeNodeNotFound(what=f"uuid {uuid}")
 
+    def compute_nodes_by_host(self, host: str) -> list[Mapping[str, Any]]:
+        self.calls.append("list")
+        if self.fail is not None:
+            raise self.fail
+        return [dict(row) for (owner, _), row in self.rows.items() if owner == host]
+
     def compute_node_create(
         self,
         values: Mapping[str, Any],
@@ -418,3 +424,65 @@ def test_a_node_that_is_missing_once_is_kept(
     machine.nodes = {"n1": node("n1")}
     tracker.audit()
     assert set(book.rows) == {("web1", "n1"), ("web1", "n2")}
+
+
+@pytest.mark.parametrize(("count", "calls"), [(1, ["get"]), (7, ["list"])])
+def test_looking_again_costs_one_read_however_many_nodes(
+    book: Book,
+    machine: Source,
+    tracker: resource_tracker.ResourceTracker,
+    count: int,
+    calls: list[str],
+) -> None:
+    machine.nodes = {f"n{i}": node(f"n{i}") for i in range(count)}
+    tracker.audit()
+    book.calls.clear()
+    tracker.reread()
+    assert len(tracker.audit().unchanged) == count
+    assert book.calls == calls
+    assert len(tracker.audit().unchanged) == count
+    assert book.calls == calls
+
+
+def test_a_list_that_fails_is_done_without(
+    book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
+) -> None:
+    machine.nodes = {name: node(name) for name in ("n1", "n2")}
+    tracker.audit()
+    del book.rows["web1", "n2"]
+    tracker.reread()
+    book.calls.clear()
+    book.fail = errors.MessageTooLarge(what="a list", limit=1, size=2)
+    result = tracker.audit()
+    assert result.unchanged == ("n1",)
+    assert [name for name, _ in result.failed] == ["n2"]
+    book.fail = None
+    assert tracker.audit().created == ("n2",)
+
+
+def test_a_boot_of_the_host_is_noticed_and_recorded(
+    book: Book,
+    machine: Source,
+    tracker: resource_tracker.ResourceTracker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """However fast it was: nobody need have missed the host."""
+    machine.nodes = {"n1": node("n1", boot_id="first")}
+    tracker.audit()
+    machine.nodes = {"n1": node("n1", boot_id="second")}
+    assert tracker.audit().saved == ("n1",)
+    assert book.rows["web1", "n1"]["boot_id"] == "second"
+    (line,) = [m for m in caplog.messages if "was booted" in m]
+    assert ("second" in line, "first" in line) == (True, True)
+    caplog.clear()
+    tracker.audit()
+    assert "was booted" not in caplog.text
+
+
+def test_an_amount_below_zero_is_true(book: Book, machine: Source) -> None:
+    """Hardware that went away leaves what is used; nothing is rounded up to 0."""
+    tracker, reader = make_tracker(machine)
+    machine.nodes = {"n1": node("n1", memory_mb=256)}
+    tracker.audit()
+    assert tracker.node("n1").free.memory_mb == 256 - 512
+    reader.close()
