@@ -58,7 +58,7 @@ def db_sync(conf: cfg.ConfigOpts) -> int:
 
 def db_version(conf: cfg.ConfigOpts) -> int:
     """Print the database's revision and the one this code needs."""
-    found = migration.version(db_engine.from_conf(conf))
+    found = migration.version(db_engine.from_conf(conf, by_hand=True))
     _say(f"database: {found or 'none'}, code: {migration.head()}")
     return EXIT_OK
 

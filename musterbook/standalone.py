@@ -169,7 +169,12 @@ def _literal(argv: list[str]) -> list[str]:
 
 
 def _embed(conf: cfg.ConfigOpts) -> None:
-    """Set the defaults that make one process of it; a configuration file wins."""
+    """Set the defaults that make one process of it; a configuration file wins.
+
+    :raises ConfigurationError: no directory is named
+    """
+    if not conf.state_dir:  # it would be the one that we happen to be in
+        raise errors.ConfigurationError(option="state-dir", reason="is empty")
     state = _state_dir(conf)
     conf.set_default("state_path", _escaped(str(state)))
     conf.set_default("transport_url", "inproc://")

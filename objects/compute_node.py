@@ -107,7 +107,7 @@ class ComputeNode(base.MusterObject):
     }
 
     #: Of the service that came with a list and wasn't read yet.
-    _service_row: Mapping[str, Any] | None = None
+    _unread_service: Any = None
 
     def obj_make_compatible(
         self, primitive: dict[str, Any], target_version: str
@@ -136,8 +136,9 @@ class ComputeNode(base.MusterObject):
         if attrname != "service":
             super().obj_load_attr(attrname)
             return
-        row, found = self._service_row, None
-        if row is not None:
+        unread, found = self._unread_service, None
+        if unread is not None:
+            row = store.bound().read_service(unread)
             found = service_obj.Service().obj_fill(self._context, row)
         elif self.host is not None:
             found = service_obj.Service.get_by_host_and_binary(
@@ -145,23 +146,23 @@ class ComputeNode(base.MusterObject):
             )
         self.service = found
         self.obj_reset_changes(["service"])
-        self._service_row = None
+        self._unread_service = None
 
     def obj_attr_is_set(self, attrname: str) -> bool:
         """Return whether the field has a value, or had one that wasn't read yet."""
         return (
-            attrname == "service" and self._service_row is not None
+            attrname == "service" and self._unread_service is not None
         ) or super().obj_attr_is_set(attrname)
 
     def _obj_take(self, name: str, value: Any) -> None:
         if name == "service" and value is not None:
-            self._service_row = value
+            self._unread_service = value
         else:
             super()._obj_take(name, value)
 
     def _obj_held(self) -> dict[str, Any]:
         held = super()._obj_held()
-        if self._service_row is not None and "_obj_service" not in held:
+        if self._unread_service is not None and "_obj_service" not in held:
             self.obj_load_attr("service")
         return held
 

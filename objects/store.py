@@ -99,7 +99,14 @@ class Store(Protocol):
         """
 
     def compute_nodes(self, *, with_service: bool = False) -> list[Row]:
-        """Return all live nodes by id; with_service adds the key ``service``."""
+        """Return all live nodes by id.
+
+        :param with_service: add ``service``: what read_service makes the row of the
+            host's compute service of, or None if it has none
+        """
+
+    def read_service(self, service: Any) -> Row:
+        """Return the row of the service that a node of compute_nodes came with."""
 
     def compute_nodes_by_host(self, host: str) -> list[Row]:
         """Return the live nodes of a host by id."""

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(conf: cfg.ConfigOpts, say: commands.Say) -> int:
     """Print the findings as they are found; return the exit code."""
-    engine = db_engine.from_conf(conf, statement_seconds=commands.STATEMENT_SECONDS)
+    engine = db_engine.from_conf(conf, commands.STATEMENT_SECONDS, by_hand=True)
     migration.check_current(engine)
     store = levels.LevelStore(engine)
     if conf.category.json:

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(conf: cfg.ConfigOpts, say: commands.Say) -> int:
     """Delete it, and say what was deleted; return the exit code."""
-    engine = db_engine.from_conf(conf, statement_seconds=commands.STATEMENT_SECONDS)
+    engine = db_engine.from_conf(conf, commands.STATEMENT_SECONDS, by_hand=True)
     migration.check_current(engine)
     store = db_store.DatabaseStore(engine)
     arguments = conf.category

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(conf: cfg.ConfigOpts, say: commands.Say) -> int:
     """Migrate, telling what happens; return the exit code."""
-    engine = db_engine.from_conf(conf, statement_seconds=commands.STATEMENT_SECONDS)
+    engine = db_engine.from_conf(conf, commands.STATEMENT_SECONDS, by_hand=True)
     migration.check_current(engine)
     arguments = conf.category
     dry_run = bool(arguments.dry_run)

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(conf: cfg.ConfigOpts, say: commands.Say) -> int:
     """Remove, telling what happens; return the exit code."""
-    engine = db_engine.from_conf(conf, statement_seconds=commands.STATEMENT_SECONDS)
+    engine = db_engine.from_conf(conf, commands.STATEMENT_SECONDS, by_hand=True)
     migration.check_current(engine)
     before, dry_run = _before(conf.category), bool(conf.category.dry_run)
     if dry_run:

@@ -60,6 +60,7 @@ _HOST = sa.func.coalesce(_T.c.host, nodes.OWNER.c.host)
 _WITH_OWNER = _T.outerjoin(nodes.OWNER, nodes.IS_OWNER)
 _NODE = (_T.c.id, _HOST.label("host"), _T.c.hypervisor_hostname, _T.c.service_id)
 _SERVICE = (_S.c.id, _S.c.host, _S.c.binary)
+_HAS_HOST = sa.and_(_S.c.host.is_not(None), _S.c.host != "")
 
 
 def _live_nodes(key: _Key, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
@@ -140,7 +141,7 @@ def _without_nodes(key: _Key) -> sa.Select[Any]:
     return _live_services(
         key,
         _S.c.binary == service_obj.COMPUTE_BINARY,
-        _S.c.host.is_not(None),
+        _HAS_HOST,
         ~detached,
         ~owned,
     )
@@ -215,9 +216,9 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "services_without_host",
-        "services whose host is NULL: nobody can be asked there",
+        "services whose host is NULL or empty: nobody can be asked there",
         "soft-delete them once no node refers to them",
-        lambda key: _live_services(key, _S.c.host.is_(None)),
+        lambda key: _live_services(key, sa.not_(_HAS_HOST)),
     ),
     Kind(
         "nodes_without_name",

@@ -92,12 +92,16 @@ def register_options(conf: cfg.ConfigOpts) -> None:
         conf.register_opts(opts, group=group)
 
 
-def from_conf(conf: cfg.ConfigOpts, statement_seconds: int = 30) -> sa.Engine:
+def from_conf(
+    conf: cfg.ConfigOpts, statement_seconds: int = 30, *, by_hand: bool = False
+) -> sa.Engine:
     """Return the engine of the configuration; it isn't connected yet.
 
     :param conf: has the options of list_opts registered
     :param statement_seconds: see make_engine
+    :param by_hand: see make_engine
     :raises ConfigurationError: naming the option
+    :raises DatabaseUnavailable: as make_engine
     """
     values = {}
     for opt in OPTS:
@@ -109,7 +113,9 @@ def from_conf(conf: cfg.ConfigOpts, statement_seconds: int = 30) -> sa.Engine:
                 reason="is not a valid value (a $ is written $$)",
             ) from None
     url = values.pop("connection")
-    return make_engine(url, statement_seconds=statement_seconds, **values)
+    return make_engine(
+        url, statement_seconds=statement_seconds, by_hand=by_hand, **values
+    )
 
 
 def check(conf: cfg.ConfigOpts) -> None:
@@ -127,21 +133,35 @@ def sqlite_url(path: pathlib.Path) -> str:
 
 
 def make_engine(
-    url: str | None, *, statement_seconds: int = 30, **options: Any
+    url: str | None,
+    *,
+    statement_seconds: int = 30,
+    by_hand: bool = False,
+    **options: Any,
 ) -> sa.Engine:
     """Return an engine for a database URL; it isn't connected yet.
 
     :param url: SQLAlchemy's form, ``mysql+pymysql://user:password@host/name``
     :param statement_seconds: a statement that takes longer fails, here and in the
         server (of MySQL only if it reads); 0 waits for ever (migrations)
+    :param by_hand: of a command that looks after a database. Of SQLite: the file has
+        to be there, and what isn't UTF-8 in it reads as U+FFFD, so that one row doesn't
+        keep all others from being read (it takes longer)
     :param options: values of oslo.db's options by name
     :raises ConfigurationError: never with the URL or a part of it that is secret
+    :raises DatabaseUnavailable: by_hand, and there is no such file
     """
     parsed = _parse(url)
     _check_driver(parsed)
     if parsed.get_backend_name() == "sqlite":
         _check_file(parsed)
-        engine = _sqlite_engine(parsed, options.get("sqlite_synchronous", True))
+        if by_hand and not pathlib.Path(str(parsed.database)).exists():
+            raise errors.DatabaseUnavailable(
+                reason=f"there is no file {parsed.database}; "
+                "musterbook-manage db sync makes it"
+            )
+        synchronous = options.get("sqlite_synchronous", True)
+        engine = _sqlite_engine(parsed, synchronous, by_hand)
     else:
         _check_parameters(parsed)
         engine = _server_engine(parsed, statement_seconds, options)
@@ -367,7 +387,7 @@ def _idle(seconds: int) -> int:
 # -- SQLite ------------------------------------------------------------------------
 
 
-def _sqlite_engine(url: sa.URL, synchronous: bool) -> sa.Engine:
+def _sqlite_engine(url: sa.URL, synchronous: bool, lenient: bool) -> sa.Engine:
     """Return an engine whose transactions are SQLite's own.
 
     Not built by oslo.db: its pool opens the file for every transaction (and the
@@ -388,6 +408,8 @@ def _sqlite_engine(url: sa.URL, synchronous: bool) -> sa.Engine:
         record.info["pid"] = os.getpid()
         # The driver's own BEGIN and COMMIT, which it forgets around DDL, are off.
         connection.isolation_level = None
+        if lenient:
+            connection.text_factory = lambda text: text.decode(errors="replace")
         if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA foreign_keys = ON")

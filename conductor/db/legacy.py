@@ -13,7 +13,8 @@ The rule, for the live rows that share a derived identity:
 * all others are soft-deleted, with host and uuid stored, so that they can be found;
   what they say is used is nobody's, the survivor's row says it as well
 
-A row whose host can't be derived is left as it is, and named.
+A row whose host can't be derived, or whose host or name is no text, is left as it is,
+and named.
 """
 
 from collections.abc import Iterable
@@ -29,6 +30,9 @@ from musterbook import names
 
 _T = models.compute_nodes
 _S = models.services
+
+#: What stands where a database's bytes couldn't be read.
+_NO_TEXT = "\N{REPLACEMENT CHARACTER}"
 
 NODES_LEFT = sa.and_(
     models.live(_T),
@@ -140,6 +144,8 @@ def decide(node: Node, same: Iterable[Node], serving: bool) -> Decision:
 
 def _obstacle(node: Node) -> str | None:
     """Return why nothing can be done about a row, if nothing can."""
+    if _NO_TEXT in f"{node.derived_host}{node.name}":
+        return "its host or its name holds bytes that are no text"
     if node.host:
         return None
     if node.service_id is None:

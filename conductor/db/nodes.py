@@ -5,8 +5,8 @@ A node whose service is gone belongs to no host (host None) until it is resolved
 hand or by the online migration: by host it would stand beside its successor.
 """
 
-from collections.abc import Mapping
 from collections.abc import Sequence
+import json
 from typing import Any
 
 import sqlalchemy as sa
@@ -76,16 +76,13 @@ _LEGACY = (
     )
 )
 
-_NODE_NAMES = tuple(column.name for column in _T.c)
 #: What an object of the service holds.
 _SERVICE_COLUMNS = [c for c in _SERVICE.c if c.name in service_obj.Service.fields]
 _SERVICE_NAMES = tuple(column.name for column in _SERVICE_COLUMNS)
 _NODES_AND_SERVICES = (
     sa.select(
         *_DERIVED,
-        _SERVICE.c.id,
-        _SERVICE.c.deleted.is_(None),
-        types.as_json(*_SERVICE_COLUMNS),
+        sa.case((_SERVICE.c.id.is_not(None), types.as_json(*_SERVICE_COLUMNS))),
         OWNER.c.id,
     )
     .select_from(
@@ -101,6 +98,7 @@ _NODES_AND_SERVICES = (
     .where(models.live(_T))
     .order_by(_T.c.id)
 )
+_NAMES_OF_BOTH = (*(column.name for column in _T.c), "service", "owner_id")
 
 
 class NodeReader:
@@ -162,6 +160,13 @@ class NodeReader:
         if with_service:
             return retry.read(self._engine, _with_service)
         return self._list(_LIVE.order_by(_T.c.id))
+
+    def read_service(self, service: Any) -> store.Row:
+        """Return the row of the service that compute_nodes gave a node."""
+        if isinstance(service, str):
+            return rows.listed_service(_SERVICE_NAMES, service)
+        found: store.Row = service
+        return found
 
     def compute_nodes_by_host(self, host: str) -> list[store.Row]:
         """Return the live nodes of a host by id.
@@ -291,43 +296,44 @@ def _among(
 def _with_service(connection: sa.Connection) -> list[store.Row]:
     """Return all live nodes with their services, joined on host in one query.
 
+    A service stays the text that it came as until somebody reads it: for an object
+    around each of them the collector of garbage takes longer than the whole join.
+
     The owners of rows of Juno's shape are fetched apart while there are such rows;
     joined in, each row would carry the columns of a second service for ever.
     """
-    found: dict[int, dict[str, Any]] = {}
-    owners: dict[int, int] = {}
-    services_of: dict[int, tuple[bool, int]] = {}
-    for *stored, service_id, very_old, service, owner_id in connection.execute(
-        _NODES_AND_SERVICES
-    ):
-        node = dict(zip(_NODE_NAMES, stored, strict=True))
-        node_id = node["id"]
-        # A second service of the host can only be a very old row; which one counts,
-        # services.find says. Put in order by the server they'd all be sorted.
-        rank = (bool(very_old), service_id)
-        if node_id in found and rank > services_of[node_id]:
+    found: list[dict[str, Any]] = []
+    owned: list[tuple[dict[str, Any], int]] = []
+    last = None
+    for row in connection.execute(_NODES_AND_SERVICES):
+        node = dict(zip(_NAMES_OF_BOTH, row, strict=True))
+        owner_id = node.pop("owner_id")
+        if node["id"] == last:
+            # A second service of the host can only be a very old row; which one
+            # counts, services.find says. Put in order by the server they'd all be
+            # sorted.
+            both = found[-1]["service"], node["service"]
+            found[-1]["service"] = min(both, key=_rank)
             continue
-        services_of[node_id] = rank
+        last = node["id"]
+        found.append(rows.made_node(node))
         if owner_id is not None:
-            owners[node_id] = owner_id
-        node["service"] = (
-            rows.ServiceText(_SERVICE_NAMES, service)
-            if service_id is not None
-            else None
-        )
-        found[node_id] = rows.made_node(node)
-    _add_owners(connection, found, owners)
-    return list(found.values())
+            owned.append((node, owner_id))
+    _add_owners(connection, owned)
+    return list[store.Row](found)
+
+
+def _rank(service: str) -> tuple[bool, int]:
+    values = dict(zip(_SERVICE_NAMES, json.loads(service), strict=True))
+    return values["deleted"] is None, values["id"]
 
 
 def _add_owners(
-    connection: sa.Connection,
-    nodes: dict[int, dict[str, Any]],
-    owners: Mapping[int, int],
+    connection: sa.Connection, owned: Sequence[tuple[dict[str, Any], int]]
 ) -> None:
-    ids = sorted(set(owners.values()))
+    ids = sorted({owner_id for _, owner_id in owned})
     known: dict[int, dict[str, Any]] = {}
     for start in range(0, len(ids), _BATCH):
         known |= services.by_ids(connection, ids[start : start + _BATCH])
-    for node_id, service_id in owners.items():
-        nodes[node_id]["service"] = known.get(service_id)
+    for node, owner_id in owned:
+        node["service"] = known.get(owner_id)

@@ -21,6 +21,8 @@ from conductor.db import retry
 _T = models.compute_nodes
 _S = models.services
 _BATCH = 500
+#: Of MySQL's calendar.
+_FIRST_DATE = datetime.datetime(1000, 1, 1, tzinfo=datetime.UTC)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,8 @@ def purge(
     """Remove soft-deleted rows and tell each batch once it's committed.
 
     :param before: only what was deleted earlier; of rows that don't say when, what
-        was changed, or else made, earlier; rows without any date only without this
+        was changed, or else made, earlier; rows without any date only without this,
+        and 0000-00-00 is none
     :param max_count: end after so many rows
     :param dry_run: remove nothing; what other tables refer to isn't foreseen
     :raises DatabaseBusy: a batch lost against others again and again; run it again
@@ -123,8 +126,12 @@ def _purgeable(
     deleted = sa.not_(models.live(table))
     if before is None:
         return deleted
-    when = sa.func.coalesce(table.c.deleted_at, table.c.updated_at, table.c.created_at)
-    return sa.and_(deleted, when < before)
+    # MySQL's '0000-00-00' is earlier than everything, and no date.
+    dates = (
+        sa.case((column >= _FIRST_DATE, column))
+        for column in (table.c.deleted_at, table.c.updated_at, table.c.created_at)
+    )
+    return sa.and_(deleted, sa.func.coalesce(*dates) < before)
 
 
 def _needed(before: datetime.datetime | None, dry_run: bool) -> sa.ColumnElement[bool]:

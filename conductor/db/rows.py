@@ -1,7 +1,6 @@
 """Turning stored rows into what the store port promises; odd old rows included."""
 
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from collections.abc import Set
@@ -89,38 +88,15 @@ def service(row: Stored) -> dict[str, Any]:
     return found
 
 
-class ServiceText(Mapping[str, Any]):
-    """A service's row out of types.as_json, taken apart when it is first read.
-
-    Any thread may read it: at worst two take it apart, with the same result.
+def listed_service(names: Sequence[str], text: str) -> dict[str, Any]:
+    """Return the row of a service out of types.as_json, as service() does.
 
     :param names: of the columns that the text was made of
     """
-
-    __slots__ = ("_names", "_row", "_text")
-
-    def __init__(self, names: Sequence[str], text: str) -> None:
-        self._names = names
-        self._text = text
-        self._row: dict[str, Any] | None = None
-
-    def _read(self) -> dict[str, Any]:
-        if self._row is None:
-            values = json.loads(self._text)
-            found = dict(zip(self._names, values, strict=True))
-            for name in _SERVICE_INSTANTS & found.keys():
-                found[name] = _instant(found[name])
-            self._row = service(found)
-        return self._row
-
-    def __getitem__(self, name: str) -> Any:
-        return self._read()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+    found = dict(zip(names, json.loads(text), strict=True))
+    for name in _SERVICE_INSTANTS & found.keys():
+        found[name] = _instant(found[name])
+    return service(found)
 
 
 def _instant(text: str | None) -> datetime.datetime | None:

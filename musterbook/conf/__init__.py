@@ -8,7 +8,11 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import importlib.metadata
+import io
+import re
+import sys
 import types
 from typing import Any
 
@@ -28,6 +32,7 @@ from musterbook.conf import upgrade_levels
 
 Groups = list[tuple[str | None, list[cfg.Opt]]]
 PROJECT = "musterbook"
+_CLI_VALUE = re.compile(r"argument --([\w-]+): (.+)\n", re.DOTALL)
 _HIDDEN = "has a value that can't be used (not shown, as it may be secret)"
 #: What reading an option that exists raises for a $name in its value that doesn't,
 #: that is a group, or that leads back to itself.
@@ -116,7 +121,8 @@ def load(
     for function in prepare:
         function(conf)
     try:
-        conf(
+        _parse(
+            conf,
             list(argv),
             project=PROJECT,
             prog=prog,
@@ -149,22 +155,51 @@ def load(
     return conf
 
 
+def _parse(conf: cfg.ConfigOpts, argv: list[str], **settings: Any) -> None:
+    """Parse command line and files.
+
+    oslo.config 10 tells a value that an option of the command line can't have, also one
+    out of a file, on stderr, and ends with code 1.
+
+    :raises ConfigurationError: for such a value
+    """
+    said = io.StringIO()
+    refused = None
+    try:
+        with contextlib.redirect_stderr(said):
+            conf(argv, **settings)
+    except SystemExit as exc:
+        refused = _CLI_VALUE.fullmatch(said.getvalue()) if exc.code == 1 else None
+        if refused is None:
+            raise
+        said = io.StringIO()
+    finally:
+        sys.stderr.write(said.getvalue())
+    if refused is not None:
+        name, reason = refused.groups()
+        raise errors.ConfigurationError(
+            option=name.replace("-", "_"), reason=errors.one_line(reason)
+        )
+
+
 def check(conf: cfg.ConfigOpts) -> None:
     """Read every registered option once, then check those that depend on others.
 
     :raises ConfigurationError: for the first value that can't be used
     """
     _read_all(conf, conf, "")
+    reason = None
     try:
         names.check(conf.host, "option host")
+        if len(conf.host) > names.MAX_HOST_LENGTH:
+            reason = f"has {len(conf.host)} characters"
     except errors.InvalidName as exc:
-        raise errors.ConfigurationError(exc.message, option="host") from None
-    if len(conf.host) > names.MAX_HOST_LENGTH:
+        reason = exc.reason
+    if reason is not None:
         raise errors.ConfigurationError(
             option="host",
-            reason=f"has {len(conf.host)} characters; allowed are 1 to "
-            f"{names.MAX_HOST_LENGTH} of A-Z a-z 0-9 . _ - (the name of a queue, which "
-            "it is a part of, has 255 at most)",
+            reason=f"{reason}; allowed are 1 to {names.MAX_HOST_LENGTH} of the ASCII "
+            "characters A-Z a-z 0-9 . _ - (it is part of a queue's name)",
         )
 
 

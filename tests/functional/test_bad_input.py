@@ -100,10 +100,18 @@ def test_a_host_name_that_is_not_allowed(
     state = str(tmp_path / "state")
     run = template.run(tmp_path, "--state-dir", state, f"--host={host}")
     line = refused(run, "host", "A-Z a-z 0-9 . _ -")
-    assert "255" in line
+    assert "1 to 245 of" in line
     # Nothing of it is left.
     assert not (tmp_path / "state" / "groups").exists()
     assert not (tmp_path / "state" / "musterbook.sqlite").exists()
+
+
+def test_a_directory_without_a_name(
+    tmp_path: pathlib.Path, template: forks.Template
+) -> None:
+    """It would be the one that one happens to be in."""
+    run = template.run(tmp_path, "--state-dir", "")
+    refused(run, "state-dir", "is empty")
 
 
 @bad_names
@@ -117,7 +125,7 @@ def test_an_agent_connects_to_nothing_under_such_a_name(
         "log_file": tmp_path / "log",
     }
     run = agents.run(tmp_path, "--config-file", config(tmp_path, values))
-    refused(run, "host", "A-Z a-z 0-9 . _ -", "255")
+    refused(run, "host", "A-Z a-z 0-9 . _ -", "1 to 245 of")
     assert not (tmp_path / "groups").exists()
 
 

@@ -80,6 +80,8 @@ def test_small_by_host(tmp_path: pathlib.Path) -> None:
         assert queries == dict.fromkeys(queries, 1)  # as many as the floor's
         for name, cell in found["figures"]["medians_us"][kind].items():
             assert found["ratios"][kind][name] == cell["ours"] / cell["floor"]
+            noise = found["figures"]["noise"][kind][name]
+            assert noise == cell["again"] / cell["floor"]
     assert [bound["limit"] for bound in found["bounds"]] == [1.05] * 6
 
 

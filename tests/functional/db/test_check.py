@@ -147,3 +147,50 @@ def test_a_reader_that_leaves(sqlite_url: str, tmp_path: pathlib.Path) -> None:
     assert running.stderr.read() == b""
     assert running.wait(60) == 141
     engine.dispose()
+
+
+def test_an_empty_host_is_none(
+    engine: sa.Engine, database_url: str, tmp_path: pathlib.Path
+) -> None:
+    with engine.begin() as c:
+        juno.service(c, 3, "")
+        juno.service(c, 4, "web1")
+    found = command.found_ids(
+        command.inside(tmp_path, database_url, "db", "check", "--json")
+    )
+    assert found["services_without_host"] == [3]
+    assert found["services_without_nodes"] == [4]
+
+
+def test_bytes_that_are_no_text_stop_nothing(
+    sqlite_url: str, tmp_path: pathlib.Path
+) -> None:
+    """SQLite keeps any: the row is named, and the others are migrated."""
+    engine = db_engine.make_engine(sqlite_url)
+    migration.sync(engine)
+    with engine.begin() as c:
+        for number, host in enumerate(("web1", "web2", "web3", "web4"), 1):
+            juno.service(c, number, host)
+            juno.node(c, number, number, f"n{number}")
+        for table, column, number in (
+            ("services", "host", 2),
+            ("compute_nodes", "hypervisor_hostname", 3),
+            ("compute_nodes", "cpu_info", 4),
+        ):
+            rows = sa.table(table, sa.column("id"), sa.column(column))
+            odd = sa.text("CAST(x'77e9' AS TEXT)")
+            c.execute(rows.update().where(rows.c.id == number).values({column: odd}))
+    before = command.inside(tmp_path, sqlite_url, "db", "check", "--json")
+    assert command.found_ids(before)["legacy_nodes"] == [1, 2, 3, 4]
+    done = command.inside(tmp_path, sqlite_url, "db", "online_data_migrations")
+    assert (done.returncode, done.stderr) == (2, "")
+    for number in (2, 3):
+        assert f"stuck: compute node {number} (" in done.stdout
+    assert done.stdout.count("holds bytes that are no text") == 2
+    assert "compute_nodes: found 4, migrated 2, resolved 0, stuck 2" in done.stdout
+    after = command.inside(tmp_path, sqlite_url, "db", "check", "--json")
+    assert command.found_ids(after)["legacy_nodes"] == [2, 3]
+    with engine.connect() as c:
+        kept = c.execute(sa.text("SELECT hex(host) FROM services WHERE id = 2"))
+        assert kept.scalar() == "77E9"
+    engine.dispose()

@@ -329,6 +329,6 @@ def test_of_two_services_of_a_host_a_list_has_the_one_that_counts(
         juno.service(c, 52, "WEB1")
     store.compute_node_create({"host": "web1", "hypervisor_hostname": "n1"})
     (node,) = store.compute_nodes(with_service=True)
-    assert node["service"]["id"] == 52
+    assert store.read_service(node["service"])["id"] == 52
     counts = store.service_get_by_host_and_binary("web1", "nova-compute")
     assert counts["id"] == 52

@@ -2,6 +2,7 @@
 
 import pathlib
 import subprocess
+import sys
 
 import pytest
 import sqlalchemy as sa
@@ -14,6 +15,15 @@ from tests.functional.db import command as command_line
 def test_sync_and_version(
     database_url: str, empty: sa.Engine, tmp_path: pathlib.Path
 ) -> None:
+    if empty.dialect.name == "sqlite":
+        # A mistyped path isn't made a database.
+        done = command_line.manage(tmp_path, database_url, "db", "version")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"there is no file {empty.url.database}" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not pathlib.Path(str(empty.url.database)).exists()
+    with empty.connect():
+        pass  # of SQLite, the file is there now
     for command, said in (
         ("version", "database: none, code: 0007\n"),
         ("sync", "database: 0007, was: none\n"),
@@ -161,3 +171,32 @@ def test_help_of_a_command_tells_its_exit_codes(
     told = " ".join(done.stdout.split())
     for part in ("Exit codes: 0 ", "; 1 ", "; 2 ", "; 3 the database can't be reached"):
         assert part in told
+
+
+@pytest.mark.parametrize(
+    "action",
+    [["check"], ["check", "--json"], ["online_data_migrations"], ["purge"]],
+    ids=" ".join,
+)
+def test_no_command_makes_a_file(tmp_path: pathlib.Path, action: list[str]) -> None:
+    path = tmp_path / "mistyped.sqlite"
+    done = command_line.inside(tmp_path, f"sqlite:///{path}", "db", *action)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert str(path) in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not path.exists()
+
+
+def test_a_flag_in_a_file_that_is_none(sqlite_url: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "flag.conf"
+    path.write_text(
+        f"[DEFAULT]\ndebug = maybe\n[database]\nconnection = {sqlite_url}\n"
+    )
+    call = [sys.executable, "-m", "conductor.manage", "--config-file", str(path)]
+    done = subprocess.run(
+        [*call, "db", "sync"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "musterbook-manage: option debug: Invalid Boolean value: maybe\n"
+    )

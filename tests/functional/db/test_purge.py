@@ -198,3 +198,31 @@ def test_a_row_that_came_back_meanwhile(engine: sa.Engine, revive: bool) -> None
     assert batch.purged == int(not revive)
     again = store.compute_nodes()
     assert [node["uuid"] for node in again] == [first["uuid"]] * revive
+
+
+def test_zero_dates_are_no_dates(
+    engine: sa.Engine, database_url: str, tmp_path: pathlib.Path
+) -> None:
+    """They say no more than NULL about when a row was deleted."""
+    if engine.dialect.name != "mysql":
+        pytest.skip("no other database takes such dates")
+    with engine.begin() as c:
+        for number in (1, 2, 3):
+            juno.service(c, number, f"h{number}", deleted=number)
+            juno.node(c, number, number, f"n{number}", deleted=number)
+        c.execute(sa.text("SET sql_mode = ''"))
+        for table in ("compute_nodes", "services"):
+            c.execute(sa.text(f"UPDATE {table} SET deleted_at = 0"))  # noqa: S608
+            dates = "created_at = 0, updated_at = 0"
+            c.execute(sa.text(f"UPDATE {table} SET {dates} WHERE id = 1"))  # noqa: S608
+            dates = "created_at = '2014-10-16', updated_at = 0"
+            c.execute(sa.text(f"UPDATE {table} SET {dates} WHERE id = 2"))  # noqa: S608
+            dates = "updated_at = UTC_TIMESTAMP"
+            c.execute(sa.text(f"UPDATE {table} SET {dates} WHERE id = 3"))  # noqa: S608
+    engine.dispose()  # the session's mode
+    done = command.inside(tmp_path, database_url, *PURGE, "--days", "7")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ids(engine) == {"compute_nodes": [1, 3], "services": [1, 3]}
+    done = command.inside(tmp_path, database_url, *PURGE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ids(engine) == {"compute_nodes": [], "services": []}
