@@ -177,7 +177,9 @@ class Fleet:
             assert good[0] - since <= limit, self.not_up(samples)
             return good[0] if good[-1] - good[0] >= self.allowed else None
 
-        return util.wait_until(settled, limit + 2 * self.allowed + 60, "all up") - since
+        found = util.wait_until(settled, limit + 2 * self.allowed + 60, "all up")
+        assert found is not None
+        return found - since
 
     def not_up(self, samples: list[Sample]) -> str:
         """Describe who was how when not all were up last."""
@@ -269,14 +271,15 @@ class Fleet:
             return None
 
         limit = labs.SERVICE_DOWN_TIME + outages.BUSY
-        down = util.wait_until(lambda: first("down"), limit, f"{host} down")
-        suspect = first("suspect")
+        util.wait_until(lambda: first("down"), limit, f"{host} down")
+        suspect, down = first("suspect"), first("down")
         assert suspect is not None
+        assert down is not None
         # Nobody else was.
         for sample in self.reader.samples(began):
             assert sample.states.keys() == self.hosts
-            others = {h: s for h, s in sample.states.items() if h != host}
-            assert {state for state, _ in others.values()} == {"up"}, others
+            others = {s for h, (s, _) in sample.states.items() if h != host}
+            assert others <= {"up", "suspect"}
         assert self.downs() == {host}
         return suspect, down
 

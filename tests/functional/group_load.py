@@ -16,11 +16,10 @@ _STEP = 0.1
 
 
 def _redis(server: process.Server) -> int:
-    """Return the commands that clients have sent, but for the counter's own."""
+    """Return the commands that it has done, the counter's own among them."""
     assert isinstance(server, servers.Redis)
     text = _lines(server.port, b"INFO commandstats\r\n", b"\r\n\r\n")
-    found = re.findall(r"cmdstat_([^:]+):calls=(\d+)", text)
-    return sum(int(calls) for name, calls in found if name != "info")
+    return sum(int(calls) for calls in re.findall(r"cmdstat_[^:]+:calls=(\d+)", text))
 
 
 def _zookeeper(server: process.Server) -> int:
@@ -52,6 +51,8 @@ COUNTERS: dict[str, Callable[[process.Server], int]] = {
     "etcd": _etcd,
     "memcached": _memcached,
 }
+#: Where asking counts.
+_COUNTS_ITSELF = {"redis"}
 
 
 def _lines(port: int, command: bytes, end: bytes) -> str:
@@ -84,6 +85,7 @@ class Meter:
     def __init__(self, server: process.Server) -> None:
         self._server = server
         self._count = COUNTERS[server.kind]
+        self._counts_itself = server.kind in _COUNTS_ITSELF
         self._lock = threading.Lock()
         # When, and how much since the beginning.
         self._samples: list[tuple[float, int]] = []
@@ -120,14 +122,18 @@ class Meter:
         return most
 
     def _run(self) -> None:
-        total = last = 0
+        total = last = asked = 0
         while not self._stopping.wait(_STEP):
+            asked += self._counts_itself
             try:
                 now = self._count(self._server)
+            except ConnectionRefusedError:
+                asked = 0  # it is away, and with it what was counted
             except (OSError, http.client.HTTPException):
                 pass  # it does nothing, which is a sample as well
             else:
-                total += now - last if now >= last else now
-                last = now
+                # What was asked while it was frozen is answered all at once.
+                total += max((now - last if now >= last else now) - asked, 0)
+                last, asked = now, 0
             with self._lock:
                 self._samples.append((time.monotonic(), total))
