@@ -158,26 +158,25 @@ class Fleet:
         return [self.lab.process(name) for name in names]
 
     def settle(self, since: float, limit: float) -> float:
-        """Wait until all are up, and were throughout ``allowed``; return from when.
+        """Wait until all are up, and were for a member timeout; return from when.
 
         :param since: when waiting began
         :param limit: seconds from then to that moment
         :returns: seconds
         """
+        stay = labs.MEMBER_TIMEOUT
 
         def settled() -> float | None:
             samples = self.reader.samples(since)
             bad = [s.began for s in samples if not s.all_up(self.hosts)]
             if not samples or (bad and bad[-1] == samples[-1].began):
-                assert time.monotonic() - since < limit + self.allowed, self.not_up(
-                    samples
-                )
+                assert time.monotonic() - since < limit + stay, self.not_up(samples)
                 return None
             good = [s.began for s in samples if not bad or s.began > bad[-1]]
             assert good[0] - since <= limit, self.not_up(samples)
-            return good[0] if good[-1] - good[0] >= self.allowed else None
+            return good[0] if good[-1] - good[0] >= stay else None
 
-        found = util.wait_until(settled, limit + 2 * self.allowed + 60, "all up")
+        found = util.wait_until(settled, limit + 2 * stay + 60, "all up")
         assert found is not None
         return found - since
 

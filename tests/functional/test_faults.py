@@ -167,13 +167,13 @@ def all_restarted(fleet: faults.Fleet, seconds: float, limit: float) -> faults.O
 FAULTS = {
     fault.happen.__name__: fault
     for fault in (
-        Fault(restarted, 2.0, 1.0, everywhere=True),
-        Fault(restarted_empty, 2.0, 1.0, everywhere=True),
-        Fault(frozen, 25.0, 4.0, everywhere=True),
-        Fault(unreachable, 60.0, 5.0),
-        Fault(bad_connections, 60.0, 5.0),
-        Fault(agent_frozen, 30.0, 4.0),
-        Fault(leader_cut_off, 30.0, 2.0),
+        Fault(restarted, 2.0, 0.5, everywhere=True),
+        Fault(restarted_empty, 2.0, 0.5, everywhere=True),
+        Fault(frozen, 25.0, 3.0, everywhere=True),
+        Fault(unreachable, 60.0, 3.0),
+        Fault(bad_connections, 60.0, 3.0),
+        Fault(agent_frozen, 30.0, 3.0),
+        Fault(leader_cut_off, 30.0, 1.0),
         Fault(leader_killed, 0.0, 0.0),
         Fault(all_restarted, 0.0, 0.0, everywhere=True),
     )
@@ -294,8 +294,8 @@ def test_one_fault_after_the_other_in_files(
     fleet = faults.Fleet(lab, 0)
     with labs.opened(lab), fleet.running():
         directory = Directory(path)
-        fleet.go("frozen", directory.freeze, directory.thaw, 4.0)
-        fleet.go("away", directory.go_away, directory.come_back, 4.0)
+        fleet.go("frozen", directory.freeze, directory.thaw, 3.0)
+        fleet.go("away", directory.go_away, directory.come_back, 3.0)
         fleet.go("lost", directory.lose)
         for fault in (agent_frozen, leader_killed, all_restarted):
             fault(fleet, FAULTS[fault.__name__].short, outages.BUSY)
