@@ -42,10 +42,6 @@ class QuickRedisDriver(redis_driver.RedisDriver):
             shared["client"] = client
         return shared["client"]
 
-    def create_group(self, group_id: bytes) -> coordination.CoordinatorResult[None]:
-        """Do nothing: join_group makes the group that isn't there."""
-        return redis_driver.RedisFutureResult(self._submit(lambda: None))
-
     def join_group(
         self, group_id: bytes, capabilities: coordination.Capabilities | None = None
     ) -> coordination.CoordinatorResult[None]:

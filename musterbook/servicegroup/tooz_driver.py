@@ -123,16 +123,13 @@ class ToozDriver(driver.GroupDriver):
             # by a beat that it has to join needs no other.
             if time.monotonic() - session.beaten > self.member_timeout / _RECENT:
                 self._beat(session)
-            with contextlib.suppress(coordination.GroupAlreadyExist):
-                self._get(coordinator.create_group(name))
             try:
-                self._get(coordinator.join_group(name))
-            except coordination.MemberAlreadyExist:
-                # An earlier coordinator's entry, bound to a lease or session
-                # that nobody keeps alive: it must be replaced, not believed.
-                with contextlib.suppress(coordination.MemberNotJoined):
-                    self._get(coordinator.leave_group(name))
-                self._get(coordinator.join_group(name))
+                self._enter(coordinator, name)
+            except coordination.GroupNotCreated:
+                # Rare, and so not asked for first: after a fault all join at once.
+                with contextlib.suppress(coordination.GroupAlreadyExist):
+                    self._get(coordinator.create_group(name))
+                self._enter(coordinator, name)
             session.joined.add(group)
 
         self._call(work, group)
@@ -252,6 +249,17 @@ class ToozDriver(driver.GroupDriver):
             clients.let_go(coordinator)
             raise
         return _Session(coordinator, began)
+
+    def _enter(self, coordinator: coordination.CoordinationDriver, name: bytes) -> None:
+        """Join a group that there is."""
+        try:
+            self._get(coordinator.join_group(name))
+        except coordination.MemberAlreadyExist:
+            # An earlier coordinator's entry, bound to a lease or session that nobody
+            # keeps alive: it must be replaced, not believed.
+            with contextlib.suppress(coordination.MemberNotJoined):
+                self._get(coordinator.leave_group(name))
+            self._get(coordinator.join_group(name))
 
     def _beat(self, session: _Session) -> None:
         began, session.beaten = time.monotonic(), -math.inf

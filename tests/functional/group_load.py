@@ -23,7 +23,7 @@ def _redis(server: process.Server) -> int:
 
 
 def _zookeeper(server: process.Server) -> int:
-    """Return the packets that it has got; the counter's own are not among them."""
+    """Return the packets that it has got, the counter's own among them."""
     text = _lines(server.port, b"mntr", b"")
     return int(_number(r"zk_packets_received\s+(\d+)", text))
 
@@ -52,7 +52,7 @@ COUNTERS: dict[str, Callable[[process.Server], int]] = {
     "memcached": _memcached,
 }
 #: Where asking counts.
-_COUNTS_ITSELF = {"redis"}
+_COUNTS_ITSELF = {"redis", "zookeeper"}
 
 
 def _lines(port: int, command: bytes, end: bytes) -> str:

@@ -108,16 +108,27 @@ def test_join_beats_first_then_replaces_an_entry_of_its_own_name(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tooz_driver, "_RECENT", 1e12)  # no beat is recent
-    driver, made = build({"create_group": [EXISTS], "join_group": [ALREADY, None]})
+    driver, made = build({"join_group": [ALREADY, None]})
     driver.join("g")
     assert made[0].calls == [
         "start",
         "heartbeat",
-        "create_group",
         "join_group",
         "leave_group",
         "join_group",
     ]
+    assert driver.is_visible("g")
+    driver.stop()
+
+
+@pytest.mark.parametrize("created", [None, EXISTS])
+def test_join_makes_a_group_that_is_not_there(
+    build: Build, created: Exception | None
+) -> None:
+    answers = {"create_group": [created], "join_group": [NOT_CREATED, None]}
+    driver, made = build(answers)
+    driver.join("g")
+    assert made[0].calls == ["start", "join_group", "create_group", "join_group"]
     assert driver.is_visible("g")
     driver.stop()
 
