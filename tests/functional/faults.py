@@ -143,7 +143,9 @@ class Fleet:
     def start_leader(self) -> None:
         """Start the first conductor and see it lead."""
         first = self.lab.start_conductor("c1")
-        util.wait_until(lambda: "Leading with term 1" in first.errors(), 60, "a leader")
+        util.wait_until(
+            lambda: "Leading with term 1" in first.errors(), outages.BUSY, "a leader"
+        )
 
     def start_agents(self) -> None:
         """Start all agents at once."""

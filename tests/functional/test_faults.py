@@ -41,6 +41,7 @@ MORE_LOAD = {
     ("zookeeper", "restarted_empty"): 4.0,
     ("etcd", "frozen"): 4.0,
     ("etcd", "restarted_empty"): 3.0,
+    ("memcached", "frozen"): 3.0,
 }
 HOLLOW = 50
 KINDS: dict[str, type[process.Server]] = {
@@ -319,7 +320,8 @@ def test_one_fault_after_the_other_in_files(
         fleet.go("frozen", directory.freeze, directory.thaw, 3.0)
         fleet.go("away", directory.go_away, directory.come_back, 3.0)
         fleet.go("lost", directory.lose)
-        for fault in (agent_frozen, leader_killed, all_restarted):
+        # No agent is frozen here: who is missed three times is held for a minute.
+        for fault in (leader_killed, all_restarted):
             fault(fleet, FAULTS[fault.__name__].short, outages.BUSY)
         print("killed:", fleet.kill_one("node-e"))
 
