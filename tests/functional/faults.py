@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import contextlib
 import dataclasses
 import pathlib
+import re
 import threading
 import time
 
@@ -132,6 +133,7 @@ class Fleet:
         self.reader = Reader(lab)
         self._meter: group_load.Meter | None = None
         self.steady = 0.0
+        self._lost: set[str] = set()
 
     def start(self) -> None:
         """Start all; the first conductor leads."""
@@ -146,6 +148,16 @@ class Fleet:
         util.wait_until(
             lambda: "Leading with term 1" in first.errors(), outages.BUSY, "a leader"
         )
+
+    def term(self, name: str) -> int:
+        """Return the last term that a conductor has begun to lead with, 0 for none."""
+        found = re.findall(r"Leading with term (\d+)", self.lab.process(name).errors())
+        return int(found[-1]) if found else 0
+
+    def lose(self, name: str) -> None:
+        """Kill a conductor."""
+        self.lab.process(name).kill()
+        self._lost.add(name)
 
     def start_agents(self) -> None:
         """Start all agents at once."""
@@ -249,7 +261,9 @@ class Fleet:
             down = {h for h, (s, _) in sample.states.items() if s == "down"}
             assert down <= set(but), f"{down} at {sample.began - since:.1f} s"
         assert self.downs() <= set(but)
-        outages.check_alive([*self.agents(), self.lab.process("c2")])
+        conductors = {"c1", "c2"} - self._lost
+        outages.check_alive([self.lab.process(name) for name in conductors])
+        outages.check_alive(self.agents())
 
     def downs(self) -> set[str]:
         """Return the hosts that are stored to have been down at any time."""

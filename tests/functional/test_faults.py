@@ -156,15 +156,12 @@ def leader_cut_off(fleet: faults.Fleet, seconds: float, limit: float) -> faults.
 
 
 def leader_killed(fleet: faults.Fleet, seconds: float, limit: float) -> faults.Outcome:
-    # The first one leads, or another after it: with both killed nobody would be left.
-    leader = fleet.lab.process("c1")
-    term = sum(
-        fleet.lab.process(name).errors().count("Leading with term")
-        for name in ("c1", "c2")
+    leader, other = sorted(("c1", "c2"), key=fleet.term, reverse=True)
+    term = fleet.term(leader)
+    outcome = fleet.go(
+        "leader killed", lambda: fleet.lose(leader), seconds=seconds, limit=limit
     )
-    outcome = fleet.go("leader killed", leader.kill, seconds=seconds, limit=limit)
-    second = fleet.lab.process("c2")
-    assert f"Leading with term {max(term, 2)}" in second.errors()
+    assert fleet.term(other) > term
     return outcome
 
 
