@@ -159,7 +159,7 @@ class ZooKeeper(process.Server):
             "clientPortAddress": "127.0.0.1",
             "maxClientCnxns": 0,
             "admin.enableServer": "false",
-            "4lw.commands.whitelist": "ruok",
+            "4lw.commands.whitelist": "ruok,mntr",
         }
         configuration = self.folder / "zoo.cfg"
         configuration.write_text("".join(f"{k}={v}\n" for k, v in settings.items()))

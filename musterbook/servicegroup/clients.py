@@ -102,6 +102,6 @@ def _load(name: str) -> tuple[Any, dict[str, Any]]:
         from musterbook.servicegroup import quick_etcd
 
         return quick_etcd.QuickEtcdDriver, {}
-    from tooz.drivers import file
+    from musterbook.servicegroup import quick_file
 
-    return file.FileDriver, {}
+    return quick_file.QuickFileDriver, {}

@@ -4,10 +4,12 @@ Apart from clients.py because it needs kazoo, which is an extra.
 """
 
 from collections.abc import Mapping
+import threading
 import time
 from typing import Any
 
 from kazoo import client as kazoo_client
+import tooz
 from tooz.drivers import zookeeper
 
 from musterbook.servicegroup import failures
@@ -27,6 +29,7 @@ class QuickKazooDriver(zookeeper.KazooDriver):
     ) -> None:
         self._granted: float | None = None
         self._lost_at: float | None = None
+        self._connected = threading.Event()
         super().__init__(member_id, parsed_url, options)
         self._asked, self.timeout = self.timeout, _CONNECT
 
@@ -62,6 +65,10 @@ class QuickKazooDriver(zookeeper.KazooDriver):
     def _state_changed(self, state: str) -> None:
         """Note when a connection is lost; in kazoo's thread."""
         connected = state == kazoo_client.KazooState.CONNECTED
+        if connected:
+            self._connected.set()
+        else:
+            self._connected.clear()
         self._lost_at = None if connected else time.monotonic()
 
     def _start(self) -> None:
@@ -78,8 +85,14 @@ class QuickKazooDriver(zookeeper.KazooDriver):
     def heartbeat(self) -> float:
         """Ask for something; kazoo's own thread keeps the session.
 
-        tooz's waits without limit for a server that is gone.
+        tooz's waits without limit for a server that is gone. While there is no
+        connection nothing is asked: kazoo would keep it all, and when all members are
+        back the server would get each one's questions of the whole outage at once.
+
+        :raises ToozError: there is no connection
         """
+        if not self._connected.wait(_CONNECT):
+            raise tooz.ToozError("no connection")
         self._coord.exists_async(self._base_path()).get(timeout=_CONNECT)
         return self._asked
 

@@ -5,7 +5,9 @@ import contextlib
 import dataclasses
 import datetime
 import logging
+import math
 import threading
+import time
 from typing import Any
 from typing import TypeVar
 
@@ -27,13 +29,20 @@ T = TypeVar("T")
 # Calls that hang at the same time, each with a thread of its own, before further
 # ones are refused at once. Only a hung file system or a client's bug gets here.
 MAX_STUCK = 8
+# A beat is recent for this part of the member timeout.
+_RECENT = 4
 
 
 @dataclasses.dataclass
 class _Session:
-    """A started coordinator and the groups that it, and no earlier one, joined."""
+    """A started coordinator and the groups that it, and no earlier one, joined.
+
+    :ivar beaten: when it last beat, as it does when it starts, if that has worked;
+        monotonic
+    """
 
     coordinator: coordination.CoordinationDriver
+    beaten: float
     joined: set[str] = dataclasses.field(default_factory=set)
 
 
@@ -110,18 +119,17 @@ class ToozDriver(driver.GroupDriver):
         def work(session: _Session) -> None:
             coordinator, name = session.coordinator, group.encode()
             # On redis and memcached an expired beat makes readers drop a member
-            # that has just joined; on etcd the lease is renewed here.
-            coordinator.heartbeat()
-            with contextlib.suppress(coordination.GroupAlreadyExist):
-                self._get(coordinator.create_group(name))
+            # that has just joined; on etcd the lease is renewed here. Who found out
+            # by a beat that it has to join needs no other.
+            if time.monotonic() - session.beaten > self.member_timeout / _RECENT:
+                self._beat(session)
             try:
-                self._get(coordinator.join_group(name))
-            except coordination.MemberAlreadyExist:
-                # An earlier coordinator's entry, bound to a lease or session
-                # that nobody keeps alive: it must be replaced, not believed.
-                with contextlib.suppress(coordination.MemberNotJoined):
-                    self._get(coordinator.leave_group(name))
-                self._get(coordinator.join_group(name))
+                self._enter(coordinator, name)
+            except coordination.GroupNotCreated:
+                # Rare, and so not asked for first: after a fault all join at once.
+                with contextlib.suppress(coordination.GroupAlreadyExist):
+                    self._get(coordinator.create_group(name))
+                self._enter(coordinator, name)
             session.joined.add(group)
 
         self._call(work, group)
@@ -140,7 +148,7 @@ class ToozDriver(driver.GroupDriver):
 
     def beat(self) -> None:
         """Tell the backend that this member lives."""
-        self._call(lambda session: session.coordinator.heartbeat())
+        self._call(self._beat)
 
     def is_visible(self, group: str) -> bool:
         """Return whether others see this member in the group right now.
@@ -232,6 +240,7 @@ class ToozDriver(driver.GroupDriver):
 
     def _connect(self) -> _Session:
         coordinator = self._make_coordinator(self._member.encode())
+        began = time.monotonic()
         try:
             # Without tooz's heart: its thread goes on beating, without an error,
             # for a member that the backend has dropped.
@@ -239,7 +248,23 @@ class ToozDriver(driver.GroupDriver):
         except BaseException:
             clients.let_go(coordinator)
             raise
-        return _Session(coordinator)
+        return _Session(coordinator, began)
+
+    def _enter(self, coordinator: coordination.CoordinationDriver, name: bytes) -> None:
+        """Join a group that there is."""
+        try:
+            self._get(coordinator.join_group(name))
+        except coordination.MemberAlreadyExist:
+            # An earlier coordinator's entry, bound to a lease or session that nobody
+            # keeps alive: it must be replaced, not believed.
+            with contextlib.suppress(coordination.MemberNotJoined):
+                self._get(coordinator.leave_group(name))
+            self._get(coordinator.join_group(name))
+
+    def _beat(self, session: _Session) -> None:
+        began, session.beaten = time.monotonic(), -math.inf
+        session.coordinator.heartbeat()
+        session.beaten = began
 
     def _disconnect(self, session: _Session) -> None:
         clients.let_go(session.coordinator)

@@ -10,6 +10,7 @@ import pytest
 
 from tests import util
 from tests.functional import lab as labs
+from tests.functional import outages
 
 UUID = "7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a001"
 
@@ -34,11 +35,16 @@ def test_a_copy_is_refused_and_a_renamed_host_is_not(lab: labs.Lab) -> None:
     before = lab.fleet()["n1"]
 
     # A machine that is started from an image of the first one.
-    lab.state("node-a2").mkdir()
-    shutil.copy(kept, lab.state("node-a2"))
+    shutil.copytree(lab.state("node-a"), lab.state("node-a2"))
     began = time.monotonic()
-    second = lab.start_agent("node-a2", nodes)
-    assert second.wait(60) == 1
+    with outages.Scheduler(lab) as scheduler:
+        second = lab.start_agent("node-a2", nodes)
+        while second.popen.poll() is None:
+            assert lab.fleet()["n1"] == before
+            assert time.monotonic() - began < 60
+            time.sleep(0.2)  # between two samples
+    assert second.wait() == 1
+    assert scheduler.told("n1") == {"up"}
     assert time.monotonic() - began < 10 + 10  # of which 10 s for a busy machine
     said = second.errors().splitlines()[-1]
     assert "node-a" in said

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import os
 import pathlib
 import random
+import shutil
 
 import pytest
 
@@ -103,3 +104,21 @@ def test_directory_that_can_not_be_made(tmp_path: pathlib.Path) -> None:
         driver.start()
     assert os.fspath(blocker) in caught.value.message
     driver.stop()
+
+
+def test_directory_that_was_removed(connect: Connect, directory: pathlib.Path) -> None:
+    reader = connect("reader")
+    running = beat.Beat(lambda: connect("a#1"), GROUP, 0.1, rng=random.Random(1))
+    running.start()
+    assert running.wait_joined(10)
+    reader.start()  # which would make the directories as well
+    shutil.rmtree(directory)
+    util.wait_until(lambda: "a#1" in _seen(reader))
+    assert running.stop()
+
+
+def _seen(reader: tooz_driver.ToozDriver) -> frozenset[str]:
+    try:
+        return reader.get_all(GROUP)
+    except errors.GroupError:
+        return frozenset()

@@ -7,6 +7,9 @@ import threading
 import time
 
 import pytest
+import redis
+from tooz import coordination
+from tooz.drivers import redis as redis_driver
 
 from musterbook import errors
 from musterbook.servicegroup import beat
@@ -164,6 +167,63 @@ def test_password_with_special_characters(own_server: process.Starter) -> None:
     assert "p@ss" not in caught.value.message
     assert where in caught.value.message
     wrong.stop()
+
+
+def asked(server: servers.Redis) -> int:
+    """Return how many commands of drivers it has done since it was asked that last."""
+    client = redis.Redis(port=server.port)
+    counted = client.info("commandstats").items()
+    client.config_resetstat()
+    client.close()
+    own = {"info", "config|resetstat", "hello", "client|setinfo", "flushall", "hdel"}
+    names = {name.removeprefix("cmdstat_"): count["calls"] for name, count in counted}
+    return sum(count for name, count in names.items() if name not in own)
+
+
+def test_what_coming_back_asks_for(own_server: process.Starter) -> None:
+    """At most twice the two commands of a beat: all members come back within one."""
+    server = own_server(servers.Redis)
+    driver = tooz_driver.ToozDriver(group_url.parse(server.lease(0)), "a#1")
+    driver.join(GROUP)
+    assert asked(server)
+    driver.beat()
+    assert driver.is_visible(GROUP)
+    assert asked(server) == 2
+    server.ask("FLUSHALL")
+    driver.beat()
+    with pytest.raises(errors.GroupVanished):
+        driver.is_visible(GROUP)
+    driver.join(GROUP)
+    assert asked(server) == 4  # the fourth for the first one alone
+    server.ask(f"HDEL _tooz_group:{GROUP} a#1")
+    driver.beat()
+    assert not driver.is_visible(GROUP)
+    driver.join(GROUP)
+    assert asked(server) == 3
+    driver.stop()
+
+
+def test_members_of_ours_and_of_tooz_share_a_group(
+    connect: Connect, backend: str
+) -> None:
+    ours = connect("ours#1")
+    ours.join(GROUP)
+    url = group_url.parse(backend)
+    theirs = redis_driver.RedisDriver(b"theirs#1", url.target, dict(url.options))
+    theirs.start()
+    assert theirs.get_groups().get() == [GROUP.encode()]
+    with pytest.raises(coordination.GroupAlreadyExist):
+        theirs.create_group(GROUP.encode()).get()
+    theirs.join_group(GROUP.encode()).get()
+    assert theirs.get_members(GROUP.encode()).get() == {b"ours#1", b"theirs#1"}
+    theirs.get_member_capabilities(GROUP.encode(), b"ours#1").get()
+    assert ours.get_all(GROUP) == {"ours#1", "theirs#1"}
+    ours.leave(GROUP)
+    theirs.leave_group(GROUP.encode()).get()
+    theirs.delete_group(GROUP.encode()).get()
+    with pytest.raises(errors.GroupVanished):
+        ours.get_all(GROUP)
+    theirs.stop()
 
 
 class TestFaults:

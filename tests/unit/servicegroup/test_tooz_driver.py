@@ -90,17 +90,45 @@ NOT_JOINED = coordination.MemberNotJoined(b"g", b"a#1")
 NOT_CREATED = coordination.GroupNotCreated(b"g")
 
 
-def test_join_beats_first_then_replaces_an_entry_of_its_own_name(build: Build) -> None:
-    driver, made = build({"create_group": [EXISTS], "join_group": [ALREADY, None]})
+def test_join_after_a_recent_beat_needs_no_other(build: Build) -> None:
+    driver, made = build({"heartbeat": [None, OSError("gone"), None]})
+    driver.join("g")
+    driver.beat()
+    driver.join("g")
+    assert made[0].calls.count("heartbeat") == 1
+    with pytest.raises(errors.GroupUnavailable):
+        driver.beat()
+    driver.join("g")  # the beat before it didn't work
+    driver.join("g")
+    assert made[0].calls.count("heartbeat") == 3
+    driver.stop()
+
+
+def test_join_beats_first_then_replaces_an_entry_of_its_own_name(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tooz_driver, "_RECENT", 1e12)  # no beat is recent
+    driver, made = build({"join_group": [ALREADY, None]})
     driver.join("g")
     assert made[0].calls == [
         "start",
         "heartbeat",
-        "create_group",
         "join_group",
         "leave_group",
         "join_group",
     ]
+    assert driver.is_visible("g")
+    driver.stop()
+
+
+@pytest.mark.parametrize("created", [None, EXISTS])
+def test_join_makes_a_group_that_is_not_there(
+    build: Build, created: Exception | None
+) -> None:
+    answers = {"create_group": [created], "join_group": [NOT_CREATED, None]}
+    driver, made = build(answers)
+    driver.join("g")
+    assert made[0].calls == ["start", "join_group", "create_group", "join_group"]
     assert driver.is_visible("g")
     driver.stop()
 
@@ -184,7 +212,7 @@ def test_start_that_fails_is_tried_again_with_a_new_coordinator(build: Build) ->
 
 def test_call_that_hangs_is_given_up_and_the_next_starts_anew(build: Build) -> None:
     free = threading.Event()
-    driver, made = build({"heartbeat": [None, lambda: free.wait(60), None]}, limit=0.2)
+    driver, made = build({"heartbeat": [lambda: free.wait(60), None]}, limit=0.2)
     driver.join("g")
     began = time.monotonic()
     with pytest.raises(errors.GroupUnavailable, match="no answer within"):

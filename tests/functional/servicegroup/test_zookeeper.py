@@ -1,0 +1,48 @@
+"""The driver on a real ZooKeeper, where it differs from other backends."""
+
+from typing import Any
+
+import pytest
+
+from musterbook import errors
+from musterbook.servicegroup import clients
+from musterbook.servicegroup import tooz_driver
+from musterbook.servicegroup import url as group_url
+from tests import group_servers
+from tests import process
+from tests import util
+
+GROUP = "compute"
+
+
+def test_what_is_asked_while_it_is_away_is_not_kept(
+    own_server: process.Starter,
+) -> None:
+    """Else it would get the questions of the whole outage when it is back."""
+    server = own_server(group_servers.ZooKeeper)
+    url = group_url.parse(f"{server.lease(0)}&timeout=10")
+    make = clients.factory(url, "servicegroup_tooz_url")
+    made: list[Any] = []
+
+    def coordinator(member: bytes) -> Any:
+        made.append(make(member))
+        return made[-1]
+
+    driver = tooz_driver.ToozDriver(url, "a#1", make_coordinator=coordinator)
+    util.wait_until(lambda: _joins(driver), 60, "joining")
+    server.kill()
+    for _ in range(4):
+        with pytest.raises(errors.GroupUnavailable):
+            driver.beat()
+    assert [len(one._coord._queue) for one in made] == [0] * len(made)
+    server.start()
+    util.wait_until(lambda: _joins(driver), 60, "joining again")
+    driver.stop()
+
+
+def _joins(driver: tooz_driver.ToozDriver) -> bool:
+    try:
+        driver.join(GROUP)
+    except errors.GroupUnavailable:
+        return False
+    return driver.is_visible(GROUP)
