@@ -81,6 +81,7 @@ class ComputeManager:
             raise errors.InvalidInput(field="request", reason="is not an object")
         return self._claimer.claim(request)
 
+    @rpc.exposed
     def audit(self, context: RequestContext, wait: float = 0.0) -> dict[str, Any]:
         """Audit soon; requests that come meanwhile share one audit.
 

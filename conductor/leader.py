@@ -218,9 +218,11 @@ class Leader:
             self._change_term(term)
 
     def _watch_rival(self, now: float) -> None:
-        mark = self._store.lease_mark(liveness.LEASE)
+        mark, left = self._store.lease_mark(liveness.LEASE)
         if mark != self._rival:
             self._rival, self._rival_since = mark, now
+        # When it runs out, if that is before the next question was to be.
+        self._lease_due = min(self._lease_due, now + max(left, 0.0))
 
     def _overdue(self, now: float, seconds: float) -> liveness.LeaseMark | None:
         """Return the other's lease if it wasn't renewed for all its time.

@@ -138,7 +138,8 @@ class ComputeNode(base.MusterObject):
             return
         unread, found = self._unread_service, None
         if unread is not None:
-            row = store.bound().read_service(unread)
+            given = isinstance(unread, Mapping)
+            row = unread if given else store.bound().read_service(unread)
             found = service_obj.Service().obj_fill(self._context, row)
         elif self.host is not None:
             found = service_obj.Service.get_by_host_and_binary(

@@ -204,11 +204,17 @@ class VerdictStore:
 
         return retry.run(self._engine, work, again_on_duplicate=True)
 
-    def lease_mark(self, name: str) -> LeaseMark | None:
-        """Return who holds a lease and until when, None if nobody ever did."""
-        query = sa.select(*_MARK).where(_L.c.name == name)
+    def lease_mark(self, name: str) -> tuple[LeaseMark | None, float]:
+        """Return who holds a lease, None if nobody ever did, and the seconds left.
+
+        Seconds by the database's clock; 0 and less: it has run out.
+        """
+        query = sa.select(*_MARK, types.now()).where(_L.c.name == name)
         found = retry.read(self._engine, lambda c: c.execute(query).first())
-        return None if found is None else LeaseMark(*found)
+        if found is None:
+            return None, 0.0
+        mark, now = LeaseMark(*found[:3]), found[3]
+        return mark, (mark.expires_at - now).total_seconds()
 
     def release(self, name: str, owner: str, term: int | None = None) -> None:
         """Give a lease up, if it's still this owner's.

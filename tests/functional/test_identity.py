@@ -5,9 +5,12 @@ import pathlib
 import shutil
 import time
 from typing import Any
+import uuid as uuidlib
 
 import pytest
 
+from compute_agent import rpcapi as compute_rpcapi
+from musterbook import context
 from tests import util
 from tests.functional import lab as labs
 from tests.functional import outages
@@ -25,6 +28,23 @@ def lab(
         yield made
 
 
+def check_claims(lab: labs.Lab, node: str) -> None:
+    """Claim one CPU of node-a and give it back, twenty times: all of it once."""
+    me = context.service_context()
+    agents = compute_rpcapi.ComputeAPI(lab.transport, 30.0)
+    asked = []
+    for _ in range(20):
+        uuid = str(uuidlib.uuid4())
+        asked.append(uuid)
+        request = {"uuid": uuid, "resources": {"vcpus": 1}, "candidates": [node]}
+        assert agents.claim(me, "node-a", request)["host"] == "node-a"
+        lab.conductor.release_claim(me, uuid)
+    found = lab.conductor.list_claims(me, host="node-a", finished=True)
+    assert [(c["uuid"], c["state"]) for c in found] == [
+        (uuid, "released") for uuid in asked
+    ]
+
+
 def test_a_copy_is_refused_and_a_renamed_host_is_not(lab: labs.Lab) -> None:
     lab.start_conductor()
     nodes: dict[str, Any] = {"n1": {**labs.NODE, "uuid": UUID}}
@@ -39,18 +59,22 @@ def test_a_copy_is_refused_and_a_renamed_host_is_not(lab: labs.Lab) -> None:
     began = time.monotonic()
     with outages.Scheduler(lab) as scheduler:
         second = lab.start_agent("node-a2", nodes)
+        other = lab.start_agent("node-a", nodes, file="empty")  # with an empty state
         while second.popen.poll() is None:
             assert lab.fleet()["n1"] == before
             assert time.monotonic() - began < 60
             time.sleep(0.2)  # between two samples
-    assert second.wait() == 1
+    assert second.wait(60) == 1
     assert scheduler.told("n1") == {"up"}
     assert time.monotonic() - began < 10 + 10  # of which 10 s for a busy machine
+    check_claims(lab, before["uuid"])
+    assert other.wait(60) == 1
     said = second.errors().splitlines()[-1]
     assert "node-a" in said
     assert UUID in said
     assert "Traceback" not in second.errors()
-    assert lab.fleet()["n1"] == before
+    # Of claims that were released again only the row's generation tells.
+    assert lab.fleet()["n1"] | {"generation": 0} == before | {"generation": 0}
     assert first.popen.poll() is None
     assert lab.transitions("node-a2") == []
 

@@ -60,7 +60,7 @@ def lead(world: leading.World, records: Any, owner: str) -> leader.Leader:
 
 
 def owner(world: leading.World) -> str | None:
-    mark = world.store.lease_mark(liveness.LEASE)
+    mark, _ = world.store.lease_mark(liveness.LEASE)
     return None if mark is None else mark.owner
 
 
