@@ -39,7 +39,7 @@ MOST_LOAD = 2.0
 MORE_LOAD = {
     ("zookeeper", "frozen"): 4.0,
     ("zookeeper", "restarted_empty"): 4.0,
-    ("etcd", "frozen"): 4.0,
+    ("etcd", "frozen"): 3.0,
     ("etcd", "restarted_empty"): 3.0,
     ("memcached", "frozen"): 3.0,
 }
