@@ -79,7 +79,10 @@ class ComputeManager:
         """
         if not isinstance(request, Mapping):
             raise errors.InvalidInput(field="request", reason="is not an object")
-        return self._claimer.claim(request)
+        answer = self._claimer.claim(request)
+        # What is given out is given out of what is there: look whether it still is.
+        self._audits.ask()
+        return answer
 
     @rpc.exposed
     def audit(self, context: RequestContext, wait: float = 0.0) -> dict[str, Any]:
