@@ -286,7 +286,8 @@ def test_anothers_table_of_a_name_we_need_is_refused_before_anything_is_done(
     made = sa.inspect(empty)
     for tables_of in migration._CREATED.values():
         for table, columns in tables_of.items():
-            assert {column["name"] for column in made.get_columns(table)} == columns
+            # Later revisions may have added some.
+            assert columns <= {column["name"] for column in made.get_columns(table)}
 
 
 def test_services_that_differ_in_case_only(empty: sa.Engine) -> None:
