@@ -555,8 +555,10 @@ def test_a_verification_reads_once_however_many_nodes(
     one.reset()  # news of the interval have it look at once
     util.wait_until(lambda: len(verified) == 2)
     world.compute.audit(ctxt, "web1", wait=60.0)
-    # The grant, and all the nodes; nothing is written.
-    first_words = [s.split()[0] for s in statements if s != "BEGIN"]
+    # The grant, and all the nodes; nothing is written. A conductor also looks for rows
+    # of Juno's shape, once a second at most, whoever asks.
+    own = [s for s in statements if s != "BEGIN" and "host IS NULL" not in s]
+    first_words = [s.split()[0] for s in own]
     assert first_words == ["SELECT", "SELECT"]
 
 
