@@ -1,8 +1,7 @@
 """Cases A-INV-2, A-INV-3, A-INV-4 and A-CFG-2: what a host has, and what is on offer.
 
 Real processes, RabbitMQ, Redis, MariaDB. Audits and beats come more often than in the
-lab of the cases, so that periods are short; everything else is as there. What the cases
-claim is booked here by the store itself.
+lab of the cases, so that periods are short; everything else is as there.
 """
 
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ import contextlib
 import pathlib
 import time
 from typing import Any
+import uuid as uuidlib
 
 import pytest
 import sqlalchemy as sa
@@ -18,6 +18,7 @@ from compute_agent import rpcapi as compute_rpcapi
 from conductor.db import engine as db_engine
 from conductor.db import store as db_store
 from musterbook import context
+from musterbook import errors
 from objects import base
 from objects import compute_node
 from tests import conftest
@@ -47,6 +48,17 @@ class Lab(labs.Lab):
         """Return a node's row, as the fleet question tells it, once it is there."""
         util.wait_until(lambda: node in self.fleet(), LIMIT, node)
         return self.fleet()[node]
+
+    def claim(self, host: str, **resources: int) -> dict[str, Any]:
+        """Claim resources of a host's node; ClaimRefused."""
+        return self.conductor.claim(
+            CTXT,
+            {
+                "uuid": str(uuidlib.uuid4()),
+                "resources": resources,
+                "candidates": [self.row(host)["uuid"]],
+            },
+        )
 
     def audit(self, host: str) -> dict[str, Any]:
         """Have a host audited; return what that did."""
@@ -89,9 +101,10 @@ def test_a_inv_2_free_memory_below_zero_is_told_as_it_is(
     """16384 MiB, ratio 1.5, 512 reserved, five times 4096 claimed: -4608 are free."""
     host = "inv2"
     lab.start_with(host, ram_allocation_ratio=1.5, reserved_host_memory_mb=512)
+    lab.wait_state(host, "up", timeout=LIMIT)
     found = lab.row(host)
-    claimed = {"memory_mb_used": 512 + 5 * 4096}
-    book.compute_node_update(found["id"], claimed, None, writes_usage=True)
+    for _ in range(5):
+        lab.claim(host, memory_mb=4096)
     monkeypatch.setattr(base.MusterObject, "indirection_api", lab.conductor)
 
     def told() -> set[int | None]:
@@ -110,6 +123,21 @@ def test_a_inv_2_free_memory_below_zero_is_told_as_it_is(
     row = lab.row(host)
     assert (row["memory_mb_used"], row["reserved_memory_mb"]) == (20992, 512)
     assert row["ram_allocation_ratio"] == 1.5
+    lab.write_nodes(host, {host: labs.NODE})
+    assert lab.audit(host)["nodes"] == {"saved": [host]}
+    with pytest.raises(errors.ClaimRefused):
+        lab.claim(host, memory_mb=4096)
+    lab.claim(host, memory_mb=3072)
+    assert told() == {-4608 - 3072}
+
+
+def test_a_inv_2_one_claim_larger_than_the_host_is_refused(lab: Lab) -> None:
+    """As docs/claims.md says; 20000 MiB of 16384, of which 23808 may be given out."""
+    lab.start_with("inv2b", ram_allocation_ratio=1.5, reserved_host_memory_mb=512)
+    lab.wait_state("inv2b", "up", timeout=LIMIT)
+    with pytest.raises(errors.ClaimRefused, match="16384"):
+        lab.claim("inv2b", memory_mb=20000)
+    lab.claim("inv2b", memory_mb=15000)
 
 
 # -- A-INV-3 -----------------------------------------------------------------------
@@ -187,6 +215,12 @@ def test_a_inv_4_the_ratio_in_force_is_stored_and_nothing_is_written_again(
         connection.execute(sa.text("DROP TABLE counted"))
     engine.dispose()
     assert written.count(lab.row("inv4c")["id"]) == 1  # which also shows that it counts
+    # Who books goes by it as well: four times 8 CPUs, and not one more.
+    lab.wait_state("inv4c", "up", timeout=LIMIT)
+    for _ in range(4):
+        lab.claim("inv4c", vcpus=8)
+    with pytest.raises(errors.ClaimRefused):
+        lab.claim("inv4c", vcpus=1)
 
 
 @pytest.fixture(scope="module")
