@@ -16,6 +16,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from compute_agent import rpcapi as compute_rpcapi
+from conductor import canary
 from conductor import grants
 from conductor import leader
 from conductor import manager
@@ -181,6 +182,11 @@ def build(
         leader.Timing.from_conf(conf),
         owner,
         on_stranger=_look(agents),
+        bird=canary.Canary(
+            lambda member: factory.make_driver(conf, member),
+            owner.rpartition("/")[2],  # a slash would part a path in some backends
+            factory.beat_interval(conf.report_interval, group_url.member_timeout),
+        ),
     )
 
     def take_up() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 import dataclasses
 
-SERVICE_LEVEL = 1
+SERVICE_LEVEL = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +46,17 @@ HISTORY: tuple[Level, ...] = (
     # reset_flapping; Service.version; ComputeNode.confirm_usage
     Level(
         conductor="1.1",
+        compute="1.0",
+        objects={
+            "ComputeNode": "1.2",
+            "ComputeNodeList": "1.2",
+            "Service": "1.2",
+            "ServiceList": "1.2",
+        },
+    ),
+    # 2: release_freeze; get_fleet takes max_age
+    Level(
+        conductor="1.3",
         compute="1.0",
         objects={
             "ComputeNode": "1.2",

@@ -214,6 +214,16 @@ RESET_FLAPPING = {
     "version": "1.1",
     "args": {"host": "web1"},
 }
+RELEASE_FREEZE = {
+    "method": "release_freeze",
+    "version": "1.3",
+    "args": {"zone": "nova"},
+}
+FRESH_FLEET = {
+    "method": "get_fleet",
+    "version": "1.3",
+    "args": {"columns": ["host"], "max_age": 30},
+}
 STALLED = {"method": "stalled", "version": "1.0", "args": {"reason": "disk is slow"}}
 GET_FLEET = {"method": "get_fleet", "version": "1.0", "args": {"columns": ["host"]}}
 PING_AGENT = {"method": "ping", "version": "1.0", "args": {}}
@@ -318,6 +328,10 @@ class Records:
 
     def reset_flapping(self, *args: Any) -> None:
         self.told.append(("reset_flapping", *args))
+
+    def release_freeze(self, *args: Any) -> tuple[list[str], list[str]]:
+        self.told.append(("release_freeze", *args))
+        return ["nova"], [""]
 
     def adopt(self, grant: context.Grant, *args: Any) -> None:
         self.told.append(("adopt", grant.host, *args))
@@ -481,10 +495,13 @@ def test_what_the_conductor_is_asked(wire: Wire, transport: rpc.Transport) -> No
     api.verify(a_context())
     api.get_fleet(a_context(), ["host"])
     api.reset_flapping(a_context(), "web1")
+    api.release_freeze(a_context(), "nova")
+    api.get_fleet(a_context(), ["host"], max_age=30)
     listener.stop()
     messages = [message for _, message in wire.got]
     hellos = [HELLO, HELLO_AGAIN, HELLO_RENAMED]
     others = [ADOPT, GOODBYE, STALLED, VERIFY, GET_FLEET, RESET_FLAPPING]
+    others += [RELEASE_FREEZE, FRESH_FLEET]
     assert messages == [PING, *hellos, *others]
 
 
@@ -914,9 +931,9 @@ def test_what_is_nested_comes_in_the_versions_of_the_manifest(
 
 def test_versions_are_answered(wire: Wire, served: tuple[Nodes, Records]) -> None:
     assert wire.ask(GET_VERSIONS) == {
-        "level": 1,
+        "level": 2,
         "lowest_level": 0,
-        "conductor": "1.1",
+        "conductor": "1.3",
         "compute": "1.0",
         "objects": {
             "ComputeNode": "1.2",
@@ -940,12 +957,14 @@ def test_liveness_is_told(wire: Wire, served: tuple[Nodes, Records]) -> None:
     wire.ask(STALLED)
     assert wire.ask(VERIFY) is None
     assert wire.ask(RESET_FLAPPING) is None
+    assert wire.ask(RELEASE_FREEZE) == {"ended": ["nova"], "kept": [""]}
     assert served[1].told == [
         ("adopt", "web1", NODE_UUID, "bm1", "web2"),
         ("goodbye", "web1", "nova-compute", 4, "the-secret"),
         ("stalled", "web1", "nova-compute", 4, "the-secret", "disk is slow"),
         ("verify", "web1", "nova-compute", 4, "the-secret"),
         ("reset_flapping", "web1", "nova-compute", "operator"),
+        ("release_freeze", "nova", "operator"),
     ]
     served[1].refuse = errors.Superseded(host="web1", incarnation=4)
     with pytest.raises(errors.Superseded):

@@ -25,7 +25,9 @@ def test_the_newest_level_is_what_this_code_speaks() -> None:
     assert newest.objects == ours
 
 
-@pytest.mark.parametrize(("level", "conductor"), [(0, "1.0"), (1, "1.1"), (99, "1.1")])
+@pytest.mark.parametrize(
+    ("level", "conductor"), [(0, "1.0"), (1, "1.1"), (2, "1.3"), (99, "1.3")]
+)
 def test_what_a_level_speaks(level: int, conductor: str) -> None:
     assert levels.of(level).conductor == conductor
 
@@ -33,7 +35,7 @@ def test_what_a_level_speaks(level: int, conductor: str) -> None:
 def test_objects_of_a_pin() -> None:
     assert levels.objects_with("1.0")["Service"] == "1.1"
     assert levels.objects_with("1.1")["Service"] == "1.2"
-    assert levels.conductor_versions() == ["1.0", "1.1"]
+    assert levels.conductor_versions() == ["1.0", "1.1", "1.3"]
     assert levels.compute_versions() == ["1.0"]
 
 
@@ -41,7 +43,7 @@ def test_the_guide_says_what_each_version_has() -> None:
     guide = pathlib.Path(__file__).parents[2] / "docs/upgrading.md"
     told = guide.read_text().partition("| conductor | adds | objects |")[2]
     found = {
-        version: dict(pair.split() for pair in objects.split(", "))
+        version: dict(pair.split() for pair in objects.split(", ") if pair != "-")
         for version, objects in re.findall(
             r"^\| (\d\.\d) \|.*\| (.+) \|$", told.partition("\n\n")[0], re.M
         )
