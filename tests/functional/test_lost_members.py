@@ -187,6 +187,16 @@ def check_flapping(course: Course) -> None:
         )
         assert said in done.stderr
         assert done.returncode == bool(said), done.stderr
+    script = str(labs.ROOT / "examples/release_freeze.py")
+    told = subprocess.run(
+        [sys.executable, script, "--config-file", config],
+        cwd=labs.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert told.stdout == "nothing is frozen\n"
     lab.wait_state("node-c", "up")
     assert lab.transitions("node-c")[-2:] == [
         ("suspect", "flapping-reset"),
