@@ -11,7 +11,35 @@ import datetime
 from typing import Any
 
 from conductor.db import liveness
+from musterbook import errors
 from musterbook.servicegroup import verdict
+
+
+def check_age(
+    outlook: liveness.Outlook, frozen_for: float | None, max_age: float
+) -> None:
+    """Refuse to answer with verdicts that are older than the caller allows.
+
+    Of them all: whose verdict needs nobody who looks (forced down, said goodbye) can be
+    read without an age.
+
+    :param frozen_for: seconds since the oldest freeze began, None without one
+    :param max_age: seconds
+    :raises LivenessUnknown: they are
+    """
+    age = outlook.lease_age
+    if age is None:
+        raise errors.LivenessUnknown(reason="no leader has ever looked")
+    if age > max_age:
+        raise errors.LivenessUnknown(
+            reason=f"no leader has looked for {age:.0f} s, {max_age:g} s are allowed"
+        )
+    if outlook.freezes and frozen_for is not None and frozen_for > max_age:
+        causes = ", ".join(sorted({cause for _, cause, *_ in outlook.freezes}))
+        raise errors.LivenessUnknown(
+            reason=f"verdicts have been frozen for {frozen_for:.0f} s ({causes}), and "
+            f"{max_age:g} s are allowed"
+        )
 
 
 def answer(

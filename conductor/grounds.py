@@ -16,6 +16,11 @@ from objects import service as service_obj
 #: In place of the incarnation of a host that was never granted any: it may be asked,
 #: and nobody answers with this number.
 LEGACY = 0
+#: The zone of every host, within which a mass loss is judged. The database has no
+#: column that says where a host stands: neither services nor compute nodes have one,
+#: and there are no aggregates. Until it has, the whole fleet is one zone, and
+#: mass_loss_threshold is a share of all hosts.
+ONE_ZONE = "nova"
 #: Seconds after which everything is read though nothing seems to have changed.
 FULL_EVERY = 30.0
 
@@ -150,6 +155,7 @@ def granted(row: liveness.GrantedRow) -> verdict.Granted:
         stalled=row.stalled,
         forced_down=row.forced_down,
         previous=_previous(row),
+        zone=ONE_ZONE,
         beat=_beat(row),
     )
 

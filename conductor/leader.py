@@ -16,6 +16,7 @@ import time
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from conductor import canary
 from conductor import grounds
 from conductor import pings
 from conductor import strangers
@@ -65,6 +66,7 @@ class Leader:
     :param pinger: asks silent hosts over RPC
     :param policy: when silence means what
     :param owner: who holds the lease, unique to the process
+    :param bird: proves the backend while a loss is held; None: nothing does
     :param on_stranger: told of hosts that should look whether they are known, as they
         are in the group without a grant, or the database was away; raises
         MusterbookError when they can't be told now
@@ -79,6 +81,7 @@ class Leader:
         timing: Timing,
         owner: str,
         on_stranger: Callable[[str], None] = lambda host: None,
+        bird: canary.Canary | None = None,
     ) -> None:
         self._store = store
         self._make_driver = make_driver
@@ -88,6 +91,7 @@ class Leader:
         self._wanted = policy, timing
         self._owner = owner
         self._on_stranger = on_stranger
+        self._canary = bird
         self._strangers = strangers.Strangers()
         self._driver: group_driver.GroupDriver | None = None
         self._term: int | None = None
@@ -277,12 +281,22 @@ class Leader:
         if not self._recalled:
             self._watch.recall(self._past())
             self._recalled = True
+        if self._causes is None or self._causes:  # something is frozen, or may be
+            for scope in self._store.released():
+                self._watch.release(scope)
         poll = self._poll()
+        proof = self._proof(poll)
         found = self._grounds.read(self._policy.service_down_time)
         incarnations = found.incarnations
         decision = self._watch.step(
-            poll, found.judged, self._pinger.replies(incarnations), time.monotonic()
+            poll,
+            found.judged,
+            self._pinger.replies(incarnations),
+            time.monotonic(),
+            proof,
         )
+        if self._canary is not None:
+            self._canary.want(decision.canary)
         transitions = [
             _transition(found.rows[host], new)
             for host, new in decision.verdicts.items()
@@ -294,6 +308,15 @@ class Leader:
             # Without a copy of the whole group where nobody beats otherwise.
             seen = poll | found.beating if found.beating else poll
             self._tell_strangers(seen, incarnations)
+
+    def _proof(self, poll: frozenset[str] | errors.GroupError) -> bool | None:
+        """Return whether what keeps members is seen to keep one, None: can't be told.
+
+        Without a group that is the database, which every look reads.
+        """
+        if self._canary is not None:
+            return self._canary.look(poll)
+        return True if self._make_driver is None else None
 
     def _past(self) -> list[roster.Past]:
         """Return what was written lately, by whoever led, as of our clock."""
@@ -343,6 +366,8 @@ class Leader:
         return made
 
     def _disconnect(self) -> None:
+        if self._canary is not None:
+            self._canary.stop()
         if self._driver is not None:
             self._driver.stop()
             self._driver = None

@@ -16,6 +16,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from compute_agent import rpcapi as compute_rpcapi
+from conductor import canary
 from conductor import claim_expiry
 from conductor import claims
 from conductor import grants
@@ -205,6 +206,7 @@ def build(
         leader.Timing.from_conf(conf),
         owner,
         on_stranger=_look(agents),
+        bird=None if url is None else _canary(conf, owner),
     )
 
     expiry = claim_expiry.Expiry(
@@ -227,6 +229,14 @@ def build(
     if url is not None:
         parts.append(GroupPart(lambda: factory.make_driver(conf, f"probe-{owner}")))
     return parts
+
+
+def _canary(conf: cfg.ConfigOpts, owner: str) -> canary.Canary:
+    return canary.Canary(
+        lambda member: factory.make_driver(conf, member),
+        owner.rpartition("/")[2],  # a slash would part a path in some backends
+        factory.interval(conf),
+    )
 
 
 def _settle(conf: cfg.ConfigOpts) -> float:

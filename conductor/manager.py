@@ -277,10 +277,33 @@ class ConductorManager:
         LOG.warning("Host %s: its coming and going is forgiven by %s", host, actor)
 
     @rpc.exposed
+    def release_freeze(
+        self, context: RequestContext, zone: str | None = None
+    ) -> dict[str, list[str]]:
+        """End freezes on an operator's word; harmless if there are none.
+
+        :param zone: of this zone only; "": of the whole fleet; None: all
+        """
+        if zone is not None and not isinstance(zone, str):
+            raise errors.InvalidInput(field="zone", reason="is not a text")
+        actor = context.user_id or "operator"
+        ended, kept = self._store.release_freeze(zone, actor)
+        for scope in ended:
+            LOG.warning("Freeze of %s: ended by %s", scope or "the fleet", actor)
+        return {"ended": ended, "kept": kept}
+
+    @rpc.exposed
     def get_fleet(
-        self, context: RequestContext, columns: Sequence[str] | None
+        self,
+        context: RequestContext,
+        columns: Sequence[str] | None,
+        max_age: float | None = None,
     ) -> dict[str, Any]:
-        """Return all live nodes by column, with state and evidence."""
+        """Return all live nodes by column, with state and evidence.
+
+        :param max_age: seconds for which verdicts may not have been looked at
+        :raises LivenessUnknown: it is longer
+        """
         if columns is not None and not (
             isinstance(columns, list | tuple)
             and all(isinstance(name, str) for name in columns)
@@ -289,6 +312,12 @@ class ConductorManager:
         # First whether verdicts can be believed, then the verdicts. The other way
         # round, a freeze that ends in between would vouch for rows from before.
         outlook = self._store.outlook(liveness.LEASE)
+        if max_age is not None:
+            if type(max_age) not in (int, float) or not max_age >= 0:
+                raise errors.InvalidInput(
+                    field="max_age", reason="is not a number of seconds"
+                )
+            fleet.check_age(outlook, self._store.frozen_for(), max_age)
         return fleet.answer(self._store.fleet(), outlook, columns)
 
 

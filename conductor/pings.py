@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from collections.abc import Mapping
-from concurrent import futures
 import dataclasses
 import threading
 import time
@@ -29,14 +28,17 @@ class _Record:
 class Pinger:
     """Pings hosts side by side, at most one ping per host at a time.
 
-    The leader's thread calls everything; answers arrive in pool threads.
+    The leader's thread calls everything; answers arrive in threads named ``ping``,
+    of which there are as many as there are hosts to ask, up to a bound: a silent host
+    takes one for the whole time-out, and a rack that died is to be asked at once.
+    They end when nobody waits.
 
     :param ask: asks a host's agent and returns the incarnation that answers;
         bounded in time. Raises AgentUnavailable when it was asked and nobody
         answered; any other error (AgentNotAsked too) is neither answer nor silence
     :param on_answer: told of each host that answers with the incarnation it was
         asked for (the leader asks only hosts that are missing in the group)
-    :param workers: pings at the same time
+    :param workers: most pings, and threads, at the same time
     """
 
     def __init__(
@@ -48,8 +50,8 @@ class Pinger:
         self._ask = ask
         self._on_answer = on_answer
         self._workers = workers
-        self._pool = futures.ThreadPoolExecutor(workers, thread_name_prefix="ping")
         self._lock = threading.Lock()  # guards all that follows
+        self._stopped = False
         self._working = 0
         self._waiting: dict[str, int] = {}
         self._in_flight: set[str] = set()
@@ -62,6 +64,8 @@ class Pinger:
         order of what waits is always the newest.
         """
         with self._lock:
+            if self._stopped:
+                return
             self._waiting = {
                 host: incarnation
                 for host, incarnation in hosts.items()
@@ -69,8 +73,16 @@ class Pinger:
             }
             new = min(len(self._waiting), self._workers - self._working)
             self._working += new
-        for _ in range(new):
-            self._pool.submit(self._work)
+        for started in range(new):
+            try:
+                threading.Thread(target=self._work, name="ping").start()
+            except RuntimeError:
+                # The machine allows no more: those that run go on, and the next look
+                # asks again.
+                LOG.warning("Only %d of %d more pings at a time", started, new)
+                with self._lock:
+                    self._working -= new - started
+                break
 
     def replies(self, granted: Mapping[str, int]) -> ping_rules.Replies:
         """Return what came of asking, on the monotonic clock.
@@ -100,12 +112,12 @@ class Pinger:
             self._records.clear()
 
     def stop(self) -> None:
-        """End; pings in flight end by their own limit and are ignored."""
+        """End; pings in flight end by their own limit, which the process waits for."""
         with self._lock:
+            self._stopped = True
             self._waiting.clear()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
-    # -- in the pool's threads -----------------------------------------------------
+    # -- in the threads -----------------------------------------------------
 
     def _work(self) -> None:
         """Ask whoever waits until nobody does."""

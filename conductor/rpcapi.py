@@ -5,8 +5,9 @@ Version history:
           ping, hello, goodbye, stalled, verify, get_fleet
     1.1 - get_versions, adopt_node, reset_flapping; hello takes version, the caller's
           service level, and formerly and nodes, what the host was
-    1.2 - claim, claim_many, confirm_claim, release_claim, list_claims, beat, get_beats;
-          ComputeNode has custom_resources, labels and booted_at
+    1.2 - claim, claim_many, confirm_claim, release_claim, list_claims, beat, get_beats,
+          release_freeze; get_fleet takes max_age; ComputeNode has custom_resources,
+          labels and booted_at
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ VERSION = "1.2"
 _FIRST = "1.0"
 _LEVELS = "1.1"
 _BEATS = "1.2"
+_AGES = "1.2"
 #: How many nodes a hello may tell of; with more, a host can't be renamed.
 MOST_NODES = 5000
 #: How often a call is made while the conductors that get it have lost the database:
@@ -409,6 +411,26 @@ class ConductorAPI(claim_calls.ClaimCalls, ovo_base.VersionedObjectIndirectionAP
             context, "reset_flapping", timeout=timeout, interface=_LEVELS, host=host
         )
 
+    def release_freeze(
+        self,
+        context: RequestContext,
+        zone: str | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, list[str]]:
+        """End freezes of verdicts: what the leader sees is true, an operator says.
+
+        At the leader's next look each host is judged by what is seen of it.
+
+        :param zone: of this zone only; "": of the whole fleet; None: all there are
+        :return: ``ended``: the scopes that are to end; ``kept``: those that can't, as
+            the leader gets no answer from the group backend
+        :raises VersionPinned: the conductors may be too old to be asked
+        """
+        answer: dict[str, list[str]] = self._call(
+            context, "release_freeze", timeout=timeout, interface=_AGES, zone=zone
+        )
+        return answer
+
     # -- the fleet -----------------------------------------------------------------
 
     def get_fleet(
@@ -416,19 +438,27 @@ class ConductorAPI(claim_calls.ClaimCalls, ovo_base.VersionedObjectIndirectionAP
         context: RequestContext,
         columns: Sequence[str] | None = None,
         timeout: float | None = None,
+        max_age: float | None = None,
     ) -> dict[str, Any]:
         """Return all live nodes by column, with state and evidence.
 
         :param columns: names of the columns wanted, None for all; unknown ones are
             left out of the answer
+        :param max_age: seconds for which nobody may have looked, or verdicts may have
+            been frozen; None: however old, the answer says so
+        :raises LivenessUnknown: it is longer
+        :raises VersionPinned: the conductors may be too old to be told an age
         :return: ``columns``: name to list of values, all of one length;
             ``lease_age``: seconds since the leader last looked, None for never
         """
+        newer = {} if max_age is None else {"max_age": max_age}
         answer: dict[str, Any] = self._call(
             context,
             "get_fleet",
             timeout=timeout,
+            interface=_AGES if newer else None,
             columns=None if columns is None else list(columns),
+            **newer,
         )
         return answer
 

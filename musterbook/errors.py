@@ -422,8 +422,8 @@ class GroupVanished(GroupError):
 class LivenessUnknown(MusterbookError):
     """Nobody has looked recently enough to say who lives. Facts: reason.
 
-    For callers that allow verdicts a certain age: conductors and agents answer
-    `unknown` with its cause instead and never raise it.
+    For callers that say which age they allow (``max_age`` of get_fleet). All others
+    are answered `unknown` with its cause.
     """
 
     code = "liveness-unknown"

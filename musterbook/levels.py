@@ -56,7 +56,7 @@ HISTORY: tuple[Level, ...] = (
     ),
     # 2: ComputeNode.custom_resources, labels, booted_at; claims, of a conductor and by
     # an agent; an agent can be told to audit; beat and get_beats: agents with
-    # servicegroup_driver db
+    # servicegroup_driver db; release_freeze; get_fleet takes max_age
     Level(
         conductor="1.2",
         compute="1.1",

@@ -6,6 +6,7 @@ from conductor.db import fleet
 from conductor.db import grants
 from conductor.db import levels
 from conductor.db import node_moves
+from conductor.db import releases
 from conductor.db import verdicts
 
 #: Name of the leader's lease.
@@ -30,6 +31,7 @@ class LivenessStore(
     fleet.FleetStore,
     levels.LevelStore,
     node_moves.NodeMoveStore,
+    releases.ReleaseStore,
 ):
     """Grants, the lease, verdicts, the fleet's rows, levels, and whose nodes are.
 

@@ -536,7 +536,10 @@ freezes = sa.Table(
     ),
     sa.Column("evidence", sa.Text, doc="what was seen, for people"),
     sa.Column(
-        "term", sa.BigInteger, nullable=False, doc="term of the leader that froze"
+        "term",
+        sa.BigInteger,
+        nullable=False,
+        doc="term of the leader that froze; 0: an operator has said that it is to end",
     ),
     info={"doc": "Where verdicts are not believed at present, and why."},
 )

@@ -35,11 +35,13 @@ OPTS = [
     ),
     cfg.IntOpt(
         "ping_workers",
-        default=16,
+        default=256,
         min=1,
-        max=256,
+        max=1024,
         help="Agents the leader may ping over RPC at the same time before it "
-        "declares them down. Each takes a thread for up to ping_timeout.",
+        "declares them down. Each takes a thread for up to ping_timeout while it is "
+        "asked, and none otherwise. A smaller value delays the verdicts of many hosts "
+        "that die at once: n silent ones take n * ping_timeout / ping_workers seconds.",
     ),
     cfg.FloatOpt(
         "ping_timeout",

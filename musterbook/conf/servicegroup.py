@@ -103,9 +103,10 @@ MASS_LOSS_OPTS = [
         default=presets.LAN.mass_loss_threshold,
         min=0.01,
         max=1.0,
-        help="Share of the hosts that have to vanish at once for a mass loss, "
-        "together with mass_loss_minimum. A larger value believes bigger losses "
-        "without question; 1.0 never freezes.",
+        help="Share of the hosts of which more have to vanish at once for a mass loss, "
+        "together with mass_loss_minimum. Racks or rooms that fail as a whole are only "
+        "noticed if each is more than that: with five equal ones set it below 0.2. A "
+        "larger value believes bigger losses without question; 1.0 never freezes.",
     ),
     cfg.FloatOpt(
         "mass_loss_hold",

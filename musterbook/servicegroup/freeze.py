@@ -32,18 +32,31 @@ class Outage:
 
     :ivar freeze: what readers are told
     :ivar awaited: hosts that were up before, and so should come back
-    :ivar answered_at: since when the backend answers again, None while it doesn't
-    :ivar vanished_at: since when it answers without the group, None otherwise
+    :ivar back: whether the group was there at the last look
+    :ivar answered_for: seconds for which it has been there again, None before; short
+        gaps end no such count
+    :ivar vanished_for: seconds for which the backend has answered without it; the same
     """
 
     freeze: Freeze
     awaited: frozenset[str]
-    answered_at: float | None = None
-    vanished_at: float | None = None
+    back: bool = False
+    answered_for: float | None = None
+    vanished_for: float | None = None
+
+    @property
+    def blind(self) -> bool:
+        """Whether the backend didn't answer at the last look."""
+        return not self.back and self.freeze.cause is verdict.Cause.GROUP_UNREACHABLE
+
+    @property
+    def vanished(self) -> bool:
+        """Whether it answered, without the group."""
+        return not self.back and self.freeze.cause is verdict.Cause.GROUP_VANISHED
 
 
 @dataclasses.dataclass(slots=True)
-class Loss:
+class Wave:
     """Many hosts of a zone vanished at once.
 
     :ivar freeze: what readers are told
@@ -56,63 +69,97 @@ class Loss:
     returned_at: float | None = None
 
 
-def recovered(
-    outage: Outage, missing: frozenset[str], now: float, policy: verdict.Policy
-) -> bool:
+class Canary:
+    """What was seen of a member that is there to prove that the backend keeps any."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._looked = 0.0
+        self._allowed = 0.0
+
+    def note(self, seen: bool | None, now: float, policy: verdict.Policy) -> None:
+        """Take in one look.
+
+        :param seen: whether it was there; None: nobody could look, or there is none
+        """
+        if seen is None:
+            return
+        if not seen:
+            self._since = None
+        elif self._since is None or self._lost(now):
+            self._since = now
+        self._looked, self._allowed = now, policy.member_timeout
+
+    def proves(self, seconds: float, now: float) -> bool:
+        """Return whether it was there at each look of so many last seconds.
+
+        A member timeout without a look ends the proof: it may have been lost meanwhile.
+        """
+        since = self._since
+        return since is not None and not self._lost(now) and now - since >= seconds
+
+    def _lost(self, now: float) -> bool:
+        return now - self._looked > self._allowed
+
+
+def recovered(outage: Outage, missing: frozenset[str], policy: verdict.Policy) -> bool:
     """Return whether an outage is over, the backend having answered with a group.
 
-    It is when everyone who was there is back, or has had the time to be.
+    It is when everyone who was there is back, or has had the time to be: seconds in
+    which the backend answered, be they in a row or not.
 
     :param missing: who is awaited and not back
     """
-    assert outage.answered_at is not None
-    return not missing or now - outage.answered_at >= policy.recovery_grace
+    assert outage.answered_for is not None
+    return not missing or outage.answered_for >= policy.recovery_grace
+
+
+def heard_lately(
+    host: str, answered: Mapping[str, float], now: float, policy: verdict.Policy
+) -> bool:
+    """Return whether a host has answered a ping within service_down_time."""
+    when = answered.get(host)
+    return when is not None and now - when < policy.service_down_time
 
 
 def hold_over(
-    since: float,
-    lost: Iterable[str],
-    controls: frozenset[str],
+    held_for: float,
+    controls: Iterable[str],
     answered: Mapping[str, float],
+    canary: Canary,
     now: float,
     policy: verdict.Policy,
 ) -> bool:
-    """Return whether a loss has been held long enough to be believed.
+    """Return whether a loss has been held long enough for each host to be judged.
 
-    It has when mass_loss_hold has passed, none of the lost has answered a ping
-    within service_down_time, and one of those that are present has: pings do
-    arrive. With nobody present there is nobody to compare with, and the hold
-    alone decides. (A canary member that proves the backend itself is not asked
-    for here yet.)
+    It has when mass_loss_hold has passed, and one of the hosts that are in the group
+    has answered a ping within service_down_time: the backend keeps members, and pings
+    do arrive. With nobody present the canary has to have been there for that long.
+    Whoever of the lost answers pings isn't down after it either.
 
-    :param since: when the loss began
-    :param lost: the hosts that are gone
+    :param held_for: seconds since the loss began
     :param controls: hosts that are in the group
     """
-    if now - since < policy.mass_loss_hold:
+    if held_for < policy.mass_loss_hold:
         return False
-
-    def heard(host: str) -> bool:
-        when = answered.get(host)
-        return when is not None and now - when < policy.service_down_time
-
-    if any(heard(host) for host in lost):
-        return False
-    return not controls or any(heard(host) for host in controls)
+    present = list(controls)
+    if not present:
+        return canary.proves(policy.mass_loss_hold, now)
+    return any(heard_lately(host, answered, now, policy) for host in present)
 
 
 def settled(
-    loss: Loss, present_in_zone: int, now: float, policy: verdict.Policy
+    wave: Wave, present_in_zone: int, now: float, policy: verdict.Policy
 ) -> bool:
     """Return whether enough of the lost came back to judge the rest one by one.
 
     Not at once: who heals a network sees the first come back a beat before the
     last, which by then may have been silent for long enough to be called down.
     """
-    if not loss.lost:
+    if not wave.lost:
         return True
     return (
-        loss.returned_at is not None
-        and now - loss.returned_at >= policy.recovery_grace
-        and not policy.is_mass_loss(len(loss.lost), present_in_zone)
+        wave.returned_at is not None
+        and now - wave.returned_at >= policy.recovery_grace
+        and not policy.is_mass_loss(len(wave.lost), present_in_zone)
     )

@@ -50,14 +50,16 @@ STANDINGS = (
         Cause.VANISHED,
         State.SUSPECT,
         "it was in the group at one look and not at the next",
-        "it is seen there again; or it is silent for service_down_time",
-        (Cause.IN_GROUP, Cause.FLAPPING, Cause.SILENT),
+        "it is seen there again; or it answers each ping; or it is silent for "
+        "service_down_time",
+        (Cause.IN_GROUP, Cause.NOT_YET_BACK, Cause.FLAPPING, Cause.SILENT),
     ),
     Standing(
         Cause.NOT_YET_BACK,
         State.SUSPECT,
         "it was there before nobody could look (an outage, another leader), and isn't "
-        "after that",
+        "after that; or it left and has answered each ping since: the group has lost "
+        "it, and the host lives",
         "it is seen there again; or it is silent for service_down_time",
         (Cause.IN_GROUP, Cause.SILENT),
     ),
@@ -89,7 +91,7 @@ STANDINGS = (
         Cause.SILENT,
         State.DOWN,
         "it was silent in the group for service_down_time, and was asked over RPC "
-        "without an answer",
+        "without an answer; time in which nobody could be asked doesn't count",
         "it is seen in the group; or it answers, which makes it suspect",
         (Cause.IN_GROUP, Cause.VANISHED, Cause.NOT_YET_JOINED),
     ),
@@ -164,14 +166,14 @@ FREEZES = (
         "the whole fleet",
         "the leader gets no answer from the group backend",
         "it answers, and whoever was up is back or had a member timeout and two "
-        "beats to come back",
+        "beats to come back, during which it answered",
     ),
     (
         Cause.GROUP_VANISHED,
         "the whole fleet",
         "the backend answers and the group is gone, as in a Redis that lost its data",
-        "as above; or mass_loss_hold has passed and nobody answers a ping: it is "
-        "believed",
+        "as above; or mass_loss_hold has passed, nobody answers a ping and the canary "
+        "was there all the while: it is believed; or an operator says so",
     ),
     (
         Cause.MASS_LOSS,
@@ -179,7 +181,8 @@ FREEZES = (
         "at least mass_loss_minimum hosts, and more than mass_loss_threshold of the "
         "zone, were lost within a member timeout",
         "so many are back that the rest is no mass loss; or mass_loss_hold has "
-        "passed, the lost don't answer pings, and others do",
+        "passed and a host in the group answers pings, or, with nobody there, the "
+        "canary was there all the while; or an operator says so",
     ),
     (
         Cause.NO_LEADER,

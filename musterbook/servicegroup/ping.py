@@ -10,7 +10,8 @@ import dataclasses
 # Pings that one step asks for at most: each costs the leader and the broker about
 # 1.5 ms of CPU, and a step comes every second.
 PER_STEP = 100
-# Seconds between two pings of a host that is down, for as long as it is.
+# Seconds between two pings of a host that is down, at most: who was called down a
+# moment ago is asked nearly as often as before, in case that was wrong.
 DOWN_EVERY = 60.0
 # Present hosts that are pinged as well while a mass loss is held.
 CONTROLS = 3
@@ -35,9 +36,19 @@ class Replies:
     not_asked: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
+def pause(down_for: float, every: float) -> float:
+    """Return the seconds between two pings of a host that is down for so long.
+
+    Never falls as time passes.
+
+    :param every: the same of a host that isn't down
+    """
+    return max(every, min(down_for / 4, DOWN_EVERY))
+
+
 def due(
     hosts: Iterable[str],
-    down: frozenset[str],
+    down: Mapping[str, float],
     asked: Mapping[str, float],
     now: float,
     every: float,
@@ -48,13 +59,13 @@ def due(
     becomes more overdue until it does.
 
     :param hosts: whom it makes sense to ask
-    :param down: those of them that are down already
+    :param down: since when those of them are down that are; "-inf": for ever
     :param asked: when each was asked last
     :param every: seconds between two pings of a host that isn't down
     """
     never = float("-inf")
     overdue = {
-        host: (now - asked.get(host, never)) / (DOWN_EVERY if host in down else every)
+        host: (now - asked.get(host, never)) / pause(now - down.get(host, now), every)
         for host in hosts
     }
     waiting = sorted((-share, host) for host, share in overdue.items() if share >= 1)

@@ -58,6 +58,7 @@ class Steady:
         granted: Mapping[str, verdict.Granted],
         replies: ping.Replies,
         now: float,
+        canary: bool | None = None,
     ) -> roster.Decision:
         """Take in one poll and decide; parameters as those of Watch.step().
 
@@ -68,7 +69,7 @@ class Steady:
             self._watch.look_again(now)
             self._looked = now
             return NOTHING_NEW
-        decision = self._watch.step(poll, granted, replies, now)
+        decision = self._watch.step(poll, granted, replies, now, canary)
         until = self._watch.quiet_until(granted, replies.asked)
         if until is None or not isinstance(poll, frozenset):
             self._poll = None

@@ -7,7 +7,8 @@ clock. The state machine, and what ends each state:
 * ``suspect``: it isn't, or it says that it is stalled, or it comes and goes; ends in
   ``up`` when it is seen again, goes on working, or stayed for long enough; in
   ``down`` when it was silent on the group and on RPC for service_down_time, on RPC
-  meaning that it was asked and didn't answer
+  meaning that it was asked and didn't answer; time in which nobody could be asked is
+  no silence
 * ``down``: forced, said goodbye, or silent; a silent one ends in ``up`` when it
   is seen, in ``suspect`` when it answers
 * ``unknown``: no incarnation was ever granted, and no beat seen; or it was granted
@@ -217,7 +218,9 @@ class Sight:
     :ivar missing_since: when it was first found missing, None while present
     :ivar cause: why it is called suspect while it is missing
     :ivar seen: this observer has seen it in the group
-    :ivar down: its silence has been called down, and nothing was heard since
+    :ivar unheard: it has left a question unanswered while it was missing
+    :ivar down_since: since when its silence is called down, nothing having been heard
+        since; "-inf" if another observer said so
     """
 
     incarnation: int
@@ -225,7 +228,8 @@ class Sight:
     missing_since: float | None
     cause: Cause
     seen: bool = False
-    down: bool = False
+    unheard: bool = False
+    down_since: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,6 +246,12 @@ class Heard:
     answered: float | None = None
     unanswered: float | None = None
     not_asked: float | None = None
+
+    @property
+    def latest(self) -> float:
+        """When it last answered or could not be asked; "-inf" if neither was."""
+        known = (self.answered, self.not_asked)
+        return max((t for t in known if t is not None), default=float("-inf"))
 
 
 def has_expired(state: State, cause: Cause) -> bool:
@@ -267,14 +277,13 @@ def first_sight(granted: Granted, incarnation: int, now: float) -> Sight:
     if previous is not None and previous.incarnation == incarnation:
         known = previous.state is State.SUSPECT and previous.cause in _MISSING
         cause = previous.cause if known else Cause.NOT_YET_BACK
+    down = granted.stored(State.DOWN) and granted.expired
     return Sight(
         incarnation=incarnation,
         silent_from=now,
         missing_since=now,
         cause=cause,
-        down=granted.stored(State.DOWN)
-        and previous is not None
-        and previous.cause is Cause.SILENT,
+        down_since=float("-inf") if down else None,
     )
 
 
@@ -435,12 +444,13 @@ def _missing(
     now: float,
     policy: Policy,
 ) -> Verdict:
-    answered = heard.answered
-    lately = answered is not None and now - answered < policy.service_down_time
-    # Silence on RPC is a question without an answer; nobody is down unasked.
+    # Silence on RPC is a question without an answer; nobody is down unasked. One such
+    # question says nothing of the time in which none could be put: a broker that comes
+    # back knows for some seconds no agent's queue.
     asked = heard.unanswered is not None and heard.unanswered >= missing_since
-    silent = asked and now - sight.silent_from >= policy.service_down_time
-    if not lately and (silent or sight.down):
+    quiet_from = max(sight.silent_from, heard.latest)
+    silent = asked and now - quiet_from >= policy.service_down_time
+    if silent or (sight.down_since is not None and not _lately(heard, now, policy)):
         return Verdict(
             State.DOWN,
             Cause.SILENT,
@@ -453,12 +463,31 @@ def _missing(
         return Verdict(
             State.UNKNOWN, Cause.GRANT_FORGOTTEN, sight.incarnation, described
         )
+    lives = sight.cause is Cause.VANISHED and has_answered(sight, heard)
     return Verdict(
         State.SUSPECT,
-        sight.cause,
+        Cause.NOT_YET_BACK if lives else sight.cause,
         sight.incarnation,
         described,
     )
+
+
+def has_answered(sight: Sight, heard: Heard) -> bool:
+    """Return whether a missing one has answered each question since it was missed.
+
+    So it is the group that has lost it: the host was there all the while.
+    """
+    return (
+        sight.missing_since is not None
+        and not sight.unheard
+        and heard.answered is not None
+        and heard.answered >= sight.missing_since
+    )
+
+
+def _lately(heard: Heard, now: float, policy: Policy) -> bool:
+    answered = heard.answered
+    return answered is not None and now - answered < policy.service_down_time
 
 
 def _granted_anew(granted: Granted, sight: Sight) -> bool:

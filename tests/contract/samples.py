@@ -214,6 +214,16 @@ GOODBYE = {"method": "goodbye", "version": "1.0", "args": {}}
 VERIFY = {"method": "verify", "version": "1.0", "args": {}}
 BEAT = {"method": "beat", "version": "1.2", "args": {}}
 GET_BEATS = {"method": "get_beats", "version": "1.2", "args": {}}
+RELEASE_FREEZE = {
+    "method": "release_freeze",
+    "version": "1.2",
+    "args": {"zone": "nova"},
+}
+FRESH_FLEET = {
+    "method": "get_fleet",
+    "version": "1.2",
+    "args": {"columns": ["host"], "max_age": 30},
+}
 RESET_FLAPPING = {
     "method": "reset_flapping",
     "version": "1.1",

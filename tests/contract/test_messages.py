@@ -141,6 +141,8 @@ def test_what_the_conductor_is_asked(
     api.reset_flapping(wires.a_context(), "web1")
     api.beat(wires.a_context())
     api.get_beats(wires.a_context())
+    api.release_freeze(wires.a_context(), "nova")
+    api.get_fleet(wires.a_context(), ["host"], max_age=30)
     listener.stop()
     messages = [message for _, message in wire.got]
     hellos = [samples.HELLO, samples.HELLO_AGAIN, samples.HELLO_RENAMED]
@@ -153,6 +155,8 @@ def test_what_the_conductor_is_asked(
         samples.RESET_FLAPPING,
         samples.BEAT,
         samples.GET_BEATS,
+        samples.RELEASE_FREEZE,
+        samples.FRESH_FLEET,
     ]
     assert messages == [samples.PING, *hellos, *others]
 
@@ -438,6 +442,7 @@ def test_liveness_is_told(
     assert wire.ask(samples.BEAT) is None
     stamp = "2026-11-30T12:00:03.250000+00:00"
     assert wire.ask(samples.GET_BEATS) == [["web1", 4, stamp, 1.5]]
+    assert wire.ask(samples.RELEASE_FREEZE) == {"ended": ["nova"], "kept": [""]}
     assert served[1].told == [
         ("adopt", "web1", samples.NODE_UUID, "bm1", "web2"),
         ("goodbye", "web1", "nova-compute", 4, "the-secret"),
@@ -445,6 +450,7 @@ def test_liveness_is_told(
         ("verify", "web1", "nova-compute", 4, "the-secret"),
         ("reset_flapping", "web1", "nova-compute", "operator"),
         ("beat", "web1", "nova-compute", 4, "the-secret"),
+        ("release_freeze", "nova", "operator"),
     ]
     served[1].refuse = errors.Superseded(host="web1", incarnation=4)
     with pytest.raises(errors.Superseded):

@@ -108,6 +108,10 @@ class Records:
     def reset_flapping(self, *args: Any) -> None:
         self.told.append(("reset_flapping", *args))
 
+    def release_freeze(self, *args: Any) -> tuple[list[str], list[str]]:
+        self.told.append(("release_freeze", *args))
+        return ["nova"], [""]
+
     def adopt(self, grant: context.Grant, *args: Any) -> None:
         self.told.append(("adopt", grant.host, *args))
 

@@ -140,6 +140,7 @@ EXPOSED: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     "stalled": ({"reason": "the disk hangs"}, None),
     "verify": ({}, None),
     "reset_flapping": ({"host": HOST}, None),
+    "release_freeze": ({"zone": None}, None),
     "get_fleet": ({"columns": ["host", "vcpus"]}, None),
     "object_backport_versions": (
         {

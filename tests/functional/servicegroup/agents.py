@@ -16,11 +16,13 @@ from musterbook.servicegroup import verdict
 from tests import util
 
 GROUP = "compute"
-NOBODY_ASKED = ping.Replies(answered={}, unanswered={}, asked={})
 
 
 class Agents:
     """Members with a driver each; nobody answers pings, and no loss freezes anything.
+
+    Whoever is missing counts as asked at once, in vain: so a host that the group has
+    lost for service_down_time is down, and nothing but the group can save it.
 
     :param url: of the group, with its member timeout
     :param count: of members
@@ -62,12 +64,18 @@ class Agents:
             poll = self.reader.get_all(GROUP)
         except errors.GroupError as exc:
             poll = exc
-        decision = self._watch.step(poll, self._granted, NOBODY_ASKED, time.monotonic())
+        now = time.monotonic()
+        decision = self._watch.step(poll, self._granted, self._replies(now), now)
         states = {host: found.state for host, found in decision.verdicts.items()}
         self.downs |= {h for h, s in states.items() if s is verdict.State.DOWN}
         return poll == frozenset(self.names) and all(
             states.get(host) is verdict.State.UP for host in self._granted
         )
+
+    def _replies(self, now: float) -> ping.Replies:
+        """Return that all are asked just now, and nobody answers."""
+        asked = dict.fromkeys(self._granted, now)
+        return ping.Replies(asked=asked, answered={}, unanswered=asked)
 
     def watch(self, seconds: float) -> None:
         """Read and judge for some time."""
@@ -98,6 +106,6 @@ def running(
     try:
         made.wait_all_up()
         yield made
-        assert made.downs == set()
+        assert made.downs == set(), f"called down: {sorted(made.downs)}"
     finally:
         made.stop()

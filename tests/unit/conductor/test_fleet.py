@@ -7,6 +7,7 @@ import pytest
 
 from conductor import fleet
 from conductor.db import liveness
+from musterbook import errors
 
 SINCE = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 NAMES = (
@@ -155,3 +156,29 @@ def test_columns_are_those_asked_for_and_unknown_ones_are_left_out() -> None:
 def test_an_empty_fleet() -> None:
     answer = ask(FRESH)
     assert answer["columns"]["host"] == []
+
+
+LOST = ("nova", "mass-loss", SINCE, "5 of 5 hosts")
+
+
+@pytest.mark.parametrize(
+    ("lease_age", "freezes", "frozen_for", "said"),
+    [
+        (None, [], None, "no leader has ever looked"),
+        (31.0, [], None, "no leader has looked for 31 s, 30 s are allowed"),
+        (1.0, [LOST], 31.0, "frozen for 31 s (mass-loss), and 30 s are allowed"),
+    ],
+)
+def test_a_caller_that_states_an_age_is_told_when_it_is_older(
+    lease_age: float | None, freezes: list[object], frozen_for: float, said: str
+) -> None:
+    outlook = liveness.Outlook(True, lease_age, freezes)  # type: ignore[arg-type]
+    with pytest.raises(errors.LivenessUnknown) as caught:
+        fleet.check_age(outlook, frozen_for, 30.0)
+    assert said in caught.value.message
+    assert caught.value.http_status == 503
+
+
+def test_a_caller_that_states_an_age_is_answered_within_it() -> None:
+    fleet.check_age(liveness.Outlook(True, 29.0, [LOST]), 30.0, 30.0)
+    fleet.check_age(liveness.Outlook(True, 29.0, []), None, 30.0)

@@ -169,10 +169,10 @@ def test_who_answers_is_not_down_and_is_told_to_rejoin(world: World) -> None:
     world.lead()
     world.wait("web1", "up", "in-group")
     world.group.members.clear()
-    world.wait("web1", "suspect", "vanished")
+    world.wait("web1", "suspect", "not-yet-back")
     util.wait_until(lambda: len(world.told) >= 8)  # longer than service_down_time
     assert world.told[0] == ("web1", 1)
-    assert world.states()["web1"] == ("suspect", "vanished")
+    assert world.states()["web1"] == ("suspect", "not-yet-back")
 
 
 def test_nobody_is_down_while_the_leader_has_lost_the_broker(world: World) -> None:

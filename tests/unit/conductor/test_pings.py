@@ -163,3 +163,56 @@ def test_an_answer_counts_for_its_incarnation() -> None:
     assert pinger.replies({"a": 2}).answered == {}
     assert pinger.replies({"a": 1}).answered == {}
     pinger.stop()
+
+
+def ping_threads() -> int:
+    return sum(thread.name == "ping" for thread in threading.enumerate())
+
+
+def test_many_silent_hosts_are_asked_side_by_side() -> None:
+    """None waits for another one's time-out; and no thread outlives the questions."""
+    go_on = threading.Event()
+    asked: set[str] = set()
+
+    def ask(host: str) -> int:
+        asked.add(host)
+        assert go_on.wait(60)
+        raise SILENCE
+
+    pinger = pings.Pinger(ask, lambda *_: None, 200)
+    hosts = {f"h{number}": 1 for number in range(250)}
+    util.wait_until(lambda: ping_threads() == 0)  # of other tests
+    pinger.ping(hosts)
+    util.wait_until(lambda: len(asked) == 200)
+    assert ping_threads() == 200
+    go_on.set()
+    util.wait_until(lambda: len(pinger.replies(hosts).unanswered) == 250)
+    util.wait_until(lambda: ping_threads() == 0)
+    pinger.ping({"one more": 1})
+    util.wait_until(lambda: "one more" in asked)
+    pinger.stop()
+    pinger.ping({"after the end": 1})
+    util.wait_until(lambda: ping_threads() == 0)
+    assert "after the end" not in asked
+
+
+def test_a_machine_that_allows_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = {f"h{number}": 1 for number in range(20)}
+    pinger = pings.Pinger(lambda _: 1, lambda *_: None, 10)
+    start = threading.Thread.start
+    left = [2]
+
+    def scarce(thread: threading.Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", scarce)
+        pinger.ping(hosts)
+    util.wait_until(lambda: len(pinger.replies(hosts).answered) == 20)
+    left[0] = 1
+    pinger.ping({"h1": 1})
+    util.wait_until(lambda: ping_threads() == 0)
+    pinger.stop()

@@ -37,6 +37,7 @@ class Fleet:
         self.members = {g.member for g in self.granted.values()}
         self.reachable = True
         self.group_exists = True
+        self.canary: bool | None = True
         self.answering: set[str] = set()
         self.pings_leave = True  # the leader's own connection to the broker works
         self.answered: dict[str, float] = {}
@@ -82,7 +83,8 @@ class Fleet:
 
     def change(self, host: str, **facts: object) -> None:
         if "incarnation" in facts:
-            for known in (self.answered, self.unanswered, self.asked):
+            known_of = self.answered, self.unanswered, self.asked, self.not_asked
+            for known in known_of:
                 known.pop(host, None)
         self.granted[host] = dataclasses.replace(
             self.granted[host],
@@ -101,7 +103,10 @@ class Fleet:
         replies = ping.Replies(
             self.asked, self.answered, self.unanswered, self.not_asked
         )
-        self.last = self.watch.step(self.poll(), self.granted, replies, self.now)
+        canary = self.canary if self.reachable else None
+        self.last = self.watch.step(
+            self.poll(), self.granted, replies, self.now, canary
+        )
         for host in self.last.to_ping:
             self.ask(host)
         for host, said in self.last.verdicts.items():

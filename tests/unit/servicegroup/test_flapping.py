@@ -135,6 +135,31 @@ def test_a_backend_that_comes_and_goes_is_no_flapping(fleet: Fleet) -> None:
     assert {s for _, _, s, _ in fleet.history} == {"up"}
 
 
+def test_whom_only_the_group_has_lost_does_not_flap(fleet: Fleet) -> None:
+    """A backend that loses its data again and again; the hosts answer all the while."""
+    fleet.answering.update(fleet.hosts)
+    for _ in range(5):
+        flap(fleet, away=4, after=60)
+    assert FLAPPING not in fleet.states("h01")
+    assert ("suspect", "not-yet-back") in fleet.states("h01")
+    before = list(fleet.history)
+    fleet.new_leader()
+    fleet.run(5)
+    assert fleet.history == before
+
+
+def test_who_was_deaf_at_first_and_answers_when_it_thaws_does(fleet: Fleet) -> None:
+    for _ in range(3):
+        fleet.leave("h01")
+        fleet.run(6)
+        fleet.answering.add("h01")
+        fleet.run(6)
+        fleet.join("h01")
+        fleet.run(2)
+        fleet.answering.discard("h01")
+    assert fleet.stored("h01") == FLAPPING
+
+
 def test_a_stall_says_more_than_flapping(fleet: Fleet) -> None:
     for _ in range(3):
         flap(fleet)

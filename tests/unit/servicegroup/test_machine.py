@@ -24,6 +24,7 @@ _LOST = [
 RARE: tuple[tuple[int, list[tuple[str, int]]], ...] = (
     (2, [("leave", 2), *_LOST]),
     (2, [("restart", 2), *_LOST]),
+    (2, [("restart", 2), *_LOST[:4], ("leave", 20)]),
     (2, [("flap", 0), ("lose-group", 0), ("reset", 45), ("release", 1)]),
     (8, [("goodbye", 1), ("restart", 0), ("all-leave", 320)]),
 )

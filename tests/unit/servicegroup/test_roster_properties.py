@@ -33,6 +33,8 @@ _event = st.one_of(
                 "release",
                 "broker-lost",
                 "broker-back",
+                "canary-lost",
+                "canary-back",
             ]
         ),
         st.just(""),
@@ -77,6 +79,8 @@ def apply(fleet: Fleet, event: str, host: str) -> None:  # noqa: C901 - a table 
             fleet.reachable = event == "reachable"
         case "broker-lost" | "broker-back":
             fleet.pings_leave = event == "broker-back"
+        case "canary-lost" | "canary-back":
+            fleet.canary = event == "canary-back"
         case "leader":
             fleet.new_leader()
         case "release":
@@ -158,6 +162,8 @@ class Observer:
         assert answered is None or now - answered >= POLICY.service_down_time
         if not said.same_as(g.previous):
             assert self.fleet.unanswered.get(g.host) is not None
+            not_asked = self.fleet.not_asked.get(g.host)
+            assert not_asked is None or now - not_asked >= POLICY.service_down_time
             silent = now - self.seen[g.host, g.incarnation]
             assert silent >= POLICY.service_down_time - POLICY.member_timeout
 

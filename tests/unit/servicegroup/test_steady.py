@@ -37,9 +37,18 @@ class Twin(Fleet):
         if self._told[0] != before:
             self._told = (before, dict(before))
         replies = ping.Replies(
-            dict(self.asked), dict(self.answered), dict(self.unanswered)
+            dict(self.asked),
+            dict(self.answered),
+            dict(self.unanswered),
+            dict(self.not_asked),
         )
-        quick = self.quick.step(self.poll(), self._told[1], replies, self.now + seconds)
+        quick = self.quick.step(
+            self.poll(),
+            self._told[1],
+            replies,
+            self.now + seconds,
+            self.canary if self.reachable else None,
+        )
         full = super().step(seconds)
         self.skipped += quick is steady.NOTHING_NEW
         assert quick.freezes == full.freezes
@@ -101,7 +110,7 @@ def test_a_host_that_is_down_costs_a_look_a_minute() -> None:
     fleet.step()
     fleet.leave("h03")
     fleet.change("h04", goodbye=True)
-    fleet.run(60)
+    fleet.run(300)
     assert fleet.stored("h03") == ("down", "silent")
     before = fleet.skipped
     fleet.run(120)
