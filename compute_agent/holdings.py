@@ -111,6 +111,7 @@ class Holdings:
         """Return the node's record; None: there is none, not even elsewhere.
 
         :raises ComputeNodeMoved: another host has it
+        :raises InvalidInput: it can't be told whether another record is meant
         """
         node = (
             self._nodes.get(name)
@@ -123,6 +124,8 @@ class Holdings:
                 node = self._take(name, reading[name], node, str(node.host))
             elif node is not None:
                 self._check_rename(name, reading, node)
+            else:
+                node = self._fetch(name, reading[name])
         if node is not None:
             self._hold(name, node)
         return node
@@ -386,6 +389,31 @@ class Holdings:
             host,
         )
         return self._by_name(name)
+
+    def _fetch(
+        self, name: str, wanted: inventory_source.NodeInventory
+    ) -> compute_node.ComputeNode | None:
+        """Return the record of a node that roamed here from where nobody reported it.
+
+        It came from Juno, and nothing but its name tells: the conductor decides.
+
+        :raises InvalidInput: it can't be told which record is meant
+        """
+        if not wanted.roams or wanted.uuid is None or name in self._known:
+            return None
+        try:
+            self._adopt(wanted.uuid, name, self._held.grant.host)
+        except _NO_UUID_FROM_HERE:
+            return None
+        node = self._by_name(name)
+        if node is not None:
+            LOG.warning(
+                "Node %s: another host left its record from Juno (id %s); it is taken "
+                "over, with what is used of it",
+                name,
+                node.id,
+            )
+        return node
 
     def _check_rename(
         self,

@@ -196,6 +196,8 @@ class ConductorManager:
         :raises ComputeNodeMoved: another one has it
         :raises ComputeNodeNotFound: no live node has this uuid
         :raises ComputeNodeExists: the caller's host has another node of this name
+        :raises InvalidInput: formerly is the caller's host, which has no such node, and
+            which of those from Juno this is can't be told
         :raises Superseded: the caller isn't the granted process
         """
         grant = _grant_of(context)

@@ -339,6 +339,7 @@ class ConductorAPI(claim_calls.ClaimCalls, ovo_base.VersionedObjectIndirectionAP
         :raises ComputeNodeMoved: it isn't formerly's any more
         :raises ComputeNodeNotFound: no live node has this uuid
         :raises ComputeNodeExists: the host has another node of this name
+        :raises InvalidInput: which node from Juno is meant can't be told
         :raises Superseded: another process was granted the host
         :raises VersionPinned: the conductors may be too old to be asked
         """

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 import copy
 import os
 import pathlib
+import random
+import sqlite3
+import time
 from typing import Any
 from urllib import parse
 
@@ -73,6 +76,9 @@ _IDLE_SECONDS = 30
 #: stop waiting for it, which would leave it running, one more with each repetition.
 _SERVER_SHARE = 0.9
 _SQLITE_BUSY_SECONDS = 10
+#: Between two questions for SQLite's lock, in seconds.
+_SQLITE_FIRST_PAUSE = 0.001
+_SQLITE_LONGEST_PAUSE = 0.016
 #: Execution options of a connection that will only read, and of one on which each
 #: statement is a transaction of its own.
 _READ_ONLY = "musterbook_read_only"
@@ -426,8 +432,36 @@ def _sqlite_engine(url: sa.URL, synchronous: bool, lenient: bool) -> sa.Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
         options = connection.get_execution_options()
-        if _SINGLE not in options:
-            reading = _READ_ONLY in options
-            connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+        if _READ_ONLY in options:
+            connection.exec_driver_sql("BEGIN")
+        elif _SINGLE not in options:
+            _begin_writing(connection)
 
     return engine
+
+
+def _begin_writing(connection: sa.Connection) -> None:
+    """Begin a transaction that has the lock for writing, of which there is one.
+
+    SQLite's own waiting asks for it ever more seldom, every 0.1 s in the end: who has
+    waited for long loses against who came just now, again and again.
+    """
+    driver: Any = connection.connection.dbapi_connection
+    until = time.monotonic() + _SQLITE_BUSY_SECONDS
+    pause = _SQLITE_FIRST_PAUSE
+    driver.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                driver.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as exc:
+                busy = exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not busy or time.monotonic() > until:
+                    break
+            else:
+                return
+            time.sleep(random.uniform(0.5, 1.0) * pause)  # noqa: S311  # no secret
+            pause = min(pause * 2, _SQLITE_LONGEST_PAUSE)
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # raises it as SQLAlchemy does
+    finally:
+        driver.execute(f"PRAGMA busy_timeout = {_SQLITE_BUSY_SECONDS * 1000}")

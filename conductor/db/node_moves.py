@@ -25,6 +25,7 @@ import sqlalchemy as sa
 
 from conductor.db import allocations
 from conductor.db import grants
+from conductor.db import left_behind
 from conductor.db import limits
 from conductor.db import models
 from conductor.db import nodes
@@ -108,7 +109,7 @@ class NodeMoveStore:
 
         Nothing is done if it has it already. If no node has the uuid and formerly is
         the grant's host itself, its node of this name gets it, in place of a uuid that
-        was only derived.
+        was only derived; if it has none, the one that left_behind finds.
 
         :param formerly: the host that the decision was based on
         :raises ComputeNodeMoved: another host has it by now
@@ -116,6 +117,7 @@ class NodeMoveStore:
         :raises ComputeNodeExists: the host has another live node of this name, or a
             deleted one has the uuid
         :raises Superseded: the grant isn't the current one
+        :raises InvalidInput: which node is meant can't be told (left_behind)
         """
         missing = errors.ComputeNodeNotFound(what=f"uuid {uuid}")
         exists = errors.ComputeNodeExists(host=grant.host, hypervisor_hostname=name)
@@ -126,11 +128,7 @@ class NodeMoveStore:
             grants.hold(connection, grant, service_obj.COMPUTE_BINARY)
             found = _lock(connection, uuid)
             if found is None and _same(grant.host, formerly):
-                taken = nodes.find_by_identity(connection, grant.host, name)
-                if taken is None or not uuidutils.is_uuid_like(uuid):
-                    raise missing
-                if not _identify(connection, taken, grant.host, uuid.lower()):
-                    raise exists
+                _adopt_by_name(connection, uuid, name, grant.host)
                 return
             found = found or _lock_legacy(connection, uuid)
             if found is None:
@@ -181,6 +179,22 @@ def _lock_legacy(connection: sa.Connection, uuid: str) -> rows.Stored | None:
     return nodes.find_by_id(connection, row_id)
 
 
+def _adopt_by_name(connection: sa.Connection, uuid: str, name: str, host: str) -> None:
+    """Let a host have, under a new uuid, its node of this name or the one left behind.
+
+    :raises ComputeNodeNotFound, ComputeNodeExists, InvalidInput: as adopt
+    """
+    if uuidutils.is_uuid_like(uuid):
+        found = nodes.find_by_identity(connection, host, name)
+        if found is not None:
+            if _identify(connection, found, host, uuid.lower()):
+                return
+            raise errors.ComputeNodeExists(host=host, hypervisor_hostname=name)
+        if _fetch(connection, uuid.lower(), name, host):
+            return
+    raise errors.ComputeNodeNotFound(what=f"uuid {uuid}")
+
+
 def _identify(
     connection: sa.Connection, node: rows.Stored, host: str, uuid: str
 ) -> bool:
@@ -203,6 +217,29 @@ def _identify(
         "Compute node %s (id %s) of host %s: its uuid, %s, is its source's %s now",
         found["hypervisor_hostname"],
         found["id"],
+        host,
+        derived,
+        uuid,
+    )
+    return True
+
+
+def _fetch(connection: sa.Connection, uuid: str, name: str, host: str) -> bool:
+    """Give a host the row that a node left elsewhere; return whether there is one."""
+    left = left_behind.find(connection, host, name)
+    if left is None:
+        return False
+    formerly = left["formerly"]
+    values = {"host": host, "hypervisor_hostname": name}
+    _give(connection, {**left, "uuid": uuid}, formerly, values)
+    derived = rows.legacy_uuid(_T.name, left["id"], left["created_at"])
+    allocations.follow(connection, left["id"], derived, uuid)
+    LOG.warning(
+        "Compute node %s (id %s), which host %s had since Juno and never reported, is "
+        "host %s's: its uuid, %s, is its source's %s now",
+        name,
+        left["id"],
+        formerly,
         host,
         derived,
         uuid,

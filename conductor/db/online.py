@@ -6,6 +6,7 @@ nodes and each by id; the rule itself stands in ``legacy``. A bookmark is an id,
 a row: the row may be gone when the next batch starts.
 """
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import dataclasses
 import functools
 import time
 from typing import Any
+from typing import TypeVar
 
 from oslo_db import exception as oslo_exc
 import sqlalchemy as sa
@@ -29,6 +31,7 @@ from conductor.db import types
 from musterbook import names
 from objects import service as service_obj
 
+_R = TypeVar("_R")
 _T = models.compute_nodes
 _S = models.services
 #: The service that service_id names, live or not.
@@ -93,8 +96,8 @@ def migrate(
 ) -> Iterator[Batch]:
     """Migrate what is left, nodes first, and tell each batch once it's committed.
 
-    Between batches it leaves the database alone for as long as the last one took,
-    for 0.1 s at most.
+    Between batches it leaves the database alone for as long as the last one held its
+    locks, for 0.1 s at most.
 
     :param max_count: end after so many changed rows; what is stuck doesn't count
     :param dry_run: write nothing, lock nothing, tell what would be done
@@ -105,17 +108,41 @@ def migrate(
         after = 0
         while allowed is None or allowed > 0:
             size = _BATCH if allowed is None else min(_BATCH, allowed)
-            began = time.monotonic()
             found = one_batch(engine, after, size, dry_run)
             if found is None:
                 break
-            after, batch = found
-            took = min(time.monotonic() - began, _LONGEST_PAUSE)
+            after, batch, held = found
             yield batch
             if allowed is not None:
                 allowed -= batch.changed
             if not dry_run:
-                time.sleep(took)  # savers' turn
+                time.sleep(min(held, _LONGEST_PAUSE))  # savers' turn
+
+
+class _Timed:
+    """Runs transactions, and counts how long they were in.
+
+    How long one waited to begin doesn't count: on SQLite it waits there for savers, and
+    would leave them alone for that time once more.
+
+    :ivar held: seconds, of the attempts that succeeded
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.held = 0.0
+        self._engine = engine
+
+    def run(self, work: Callable[[sa.Connection], _R]) -> _R:
+        began = 0.0
+
+        def timed(connection: sa.Connection) -> _R:
+            nonlocal began
+            began = time.monotonic()
+            return work(connection)
+
+        result = retry.run(self._engine, timed)
+        self.held += time.monotonic() - began
+        return result
 
 
 # -- compute nodes -----------------------------------------------------------------
@@ -123,25 +150,29 @@ def migrate(
 
 def _nodes(
     engine: sa.Engine, after: int, size: int, dry_run: bool
-) -> tuple[int, Batch] | None:
-    """Do the next rows above an id; return the last one's id, or None at the end."""
+) -> tuple[int, Batch, float] | None:
+    """Do the next rows above an id; None: there are none.
+
+    :returns: the last one's id, what it came to, and how many seconds rows were locked
+    """
     page = retry.read(engine, lambda c: _page(c, after, size))
     if not page:
         return None
     if dry_run:
         batch = retry.read(engine, lambda c: _decide_all(c, page)[1])
-        return page[-1].id, batch
+        return page[-1].id, batch, 0.0
+    timed = _Timed(engine)
     try:
-        batch = retry.run(engine, lambda c: _do(c, page))
+        batch = timed.run(lambda c: _do(c, page))
     except oslo_exc.DBDuplicateEntry:
-        batch = _merged([_one(engine, node) for node in page])
-    return page[-1].id, batch
+        batch = _merged([_one(timed, node) for node in page])
+    return page[-1].id, batch, timed.held
 
 
-def _one(engine: sa.Engine, node: legacy.Node) -> Batch:
+def _one(timed: _Timed, node: legacy.Node) -> Batch:
     """Do a single row of a batch in which the unique key refused one."""
     try:
-        return retry.run(engine, lambda c: _do(c, [node]))
+        return timed.run(lambda c: _do(c, [node]))
     except oslo_exc.DBDuplicateEntry:
         reason = "the database takes its host and name for another live node's"
         row = _row(node, legacy.Decision(legacy.Action.NOTHING, reason))
@@ -151,10 +182,9 @@ def _one(engine: sa.Engine, node: legacy.Node) -> Batch:
 def _do(connection: sa.Connection, page: Sequence[legacy.Node]) -> Batch:
     """Migrate these rows as they are by now. Locks services, then nodes, by id."""
     hosts = _hosts(page)
-    owners = {node.service_id for node in page if node.service_id is not None}
-    _lock_services(connection, hosts, owners)
-    same = _sharing(connection, page)
-    _lock_nodes(connection, {node.id for node in [*page, *same]})
+    # On SQLite the transaction has locked everything, and is to be short.
+    if connection.dialect.name != "sqlite":
+        _lock(connection, page, hosts)
     ids = [node.id for node in page]
     again = _read(connection, legacy.NODES_LEFT, _T.c.id.in_(ids))
     # Whose service was given another host meanwhile isn't ours yet: nobody keeps
@@ -367,6 +397,15 @@ def _serving(connection: sa.Connection, hosts: Collection[str]) -> set[str]:
 # -- locking and writing -----------------------------------------------------------
 
 
+def _lock(
+    connection: sa.Connection, page: Sequence[legacy.Node], hosts: Collection[str]
+) -> None:
+    owners = {node.service_id for node in page if node.service_id is not None}
+    _lock_services(connection, hosts, owners)
+    same = _sharing(connection, page)
+    _lock_nodes(connection, {node.id for node in [*page, *same]})
+
+
 def _lock_services(
     connection: sa.Connection, hosts: Collection[str], owners: Collection[int]
 ) -> None:
@@ -450,14 +489,22 @@ def _detach(
 
     updated_at stays: it tells when the host reported, and it didn't.
     """
-    hosts = {node.id: node.derived_host for node in nodes}
+    parameters = {
+        f"{what}{n}": value
+        for n, node in enumerate(nodes)
+        for what, value in (
+            ("row", node.id),
+            ("host", node.derived_host),
+            ("uuid", uuids[node.id]),
+        )
+    }
     statement = (
         _T.update()
         .where(_T.c.id.in_(list(uuids)), models.live(_T))
         .values(
             {
-                "host": sa.case(hosts, value=_T.c.id),
-                "uuid": sa.case(dict(uuids), value=_T.c.id),
+                "host": _by_row("host", len(nodes)),
+                "uuid": _by_row("uuid", len(nodes)),
                 "service_id": None,
                 "generation": _T.c.generation + 1,
                 "stream_version": None,
@@ -465,8 +512,22 @@ def _detach(
             }
         )
     )
-    matched = connection.execute(statement).rowcount
+    matched = connection.execute(statement, parameters).rowcount
     assert matched == len(nodes), "the rows are locked"
+
+
+@functools.lru_cache(maxsize=2 * _BATCH)
+def _by_row(what: str, count: int) -> sa.Case[str]:
+    """Return the expression for the value of each row, by its id; kept as _stored."""
+    return sa.case(
+        *(
+            (
+                _T.c.id == sa.bindparam(f"row{at}", type_=sa.Integer()),
+                _text(f"{what}{at}"),
+            )
+            for at in range(count)
+        )
+    )
 
 
 # -- services ----------------------------------------------------------------------
@@ -474,7 +535,7 @@ def _detach(
 
 def _services(
     engine: sa.Engine, after: int, size: int, dry_run: bool
-) -> tuple[int, Batch] | None:
+) -> tuple[int, Batch, float] | None:
     """Store the uuids of the next services above an id; as _nodes."""
     query = (
         sa.select(_S.c.id, _S.c.created_at)
@@ -486,7 +547,7 @@ def _services(
     if not page:
         return None
     if dry_run:
-        return page[-1].id, Batch(_S.name, migrated=len(page))
+        return page[-1].id, Batch(_S.name, migrated=len(page)), 0.0
     ids = [row.id for row in page]
 
     def work(connection: sa.Connection) -> int:
@@ -506,4 +567,5 @@ def _services(
             )
         return len(found)
 
-    return ids[-1], Batch(_S.name, migrated=retry.run(engine, work))
+    timed = _Timed(engine)
+    return ids[-1], Batch(_S.name, migrated=timed.run(work)), timed.held

@@ -319,3 +319,32 @@ def test_revisions_are_those_that_alembic_finds() -> None:
     found = [script.revision for script in scripts.walk_revisions()]
     assert list(migration._known()) == found[::-1]
     assert scripts.get_heads() == [migration.head()]
+
+
+def test_no_way_back_refills_service_id(empty: sa.Engine) -> None:
+    """Back is a backup: a downgrade would have to guess whose each node was."""
+    from alembic import command
+
+    juno.make(empty)
+    with empty.begin() as connection:
+        juno.service(connection, 1, "h")
+        juno.node(connection, 1, 1, "hv")
+    migration.sync(empty)
+    db_store.DatabaseStore(empty).compute_node_update(1, {"vcpus": 9}, None)
+    before = content(empty)
+    settings = migration._settings()
+    scripts = alembic_script.ScriptDirectory.from_config(settings)
+    for script in scripts.walk_revisions():
+        assert not hasattr(script.module, "downgrade")
+    for target in ("0001", "base", "-1"):
+        with empty.connect() as connection:
+            settings.attributes["connection"] = connection
+            settings.attributes["version_table"] = migration.VERSION_TABLE
+            settings.attributes["metadata"] = models.METADATA
+            with pytest.raises(AttributeError, match="downgrade"):
+                command.downgrade(settings, target)
+    assert content(empty) == before
+    query = sa.select(models.compute_nodes.c.host, models.compute_nodes.c.service_id)
+    with empty.connect() as connection:
+        assert connection.execute(query).all() == [("h", None)]
+    migration.check_current(empty)

@@ -284,3 +284,106 @@ def test_no_uuid_is_taken_that_is_another_nodes_or_none(
     check(errors.ComputeNodeNotFound, "nonsense", "n1")
     store.compute_node_destroy(other["id"], None)
     check(errors.ComputeNodeExists, UUID, "n1")
+
+
+def left(engine: sa.Engine, *hosts: str, migrated: bool) -> None:
+    """Insert a node of Juno's named rack7 at each host, whose agents are Juno's."""
+    with engine.begin() as connection:
+        for number, host in enumerate(hosts, 1):
+            juno.service(connection, number, host)
+            juno.node(connection, number, number, "rack7")
+    if migrated:
+        list(online.migrate(engine))
+
+
+@pytest.mark.parametrize("migrated", [False, True], ids=["bare", "migrated"])
+def test_a_node_of_junos_that_roamed_unreported_is_known_by_its_name(
+    store: db_store.DatabaseStore,
+    records: liveness.LivenessStore,
+    engine: sa.Engine,
+    migrated: bool,
+) -> None:
+    left(engine, "a", migrated=migrated)
+    grant = granted(records, "b")
+    for _ in range(2):  # the first answer was lost
+        records.adopt(grant, UUID.upper(), "Rack7", "b")
+        (after,) = store.compute_nodes()
+        assert (after["id"], after["host"], after["uuid"]) == (1, "b", UUID)
+        assert after["memory_mb_used"] == 4608
+    # It is booked once, whichever uuid it was booked under.
+    list(online.migrate(engine))
+    used = {"vcpus": 1, "memory_mb": 2000, "local_gb": 3}
+    store.compute_node_confirm_usage(1, used, grant)
+    assert store.compute_node_get(id=1)["memory_mb_used"] == 2000
+    with engine.connect() as connection:
+        table = models.allocations
+        held = connection.execute(sa.select(table.c.node_id, table.c.memory_mb)).all()
+    assert held == [(1, 2000)]
+
+
+@pytest.mark.parametrize(
+    ("service", "error"),
+    [
+        ({"state": "up"}, errors.ComputeNodeNotFound),
+        ({"state": "suspect"}, errors.ComputeNodeNotFound),
+        ({"state": "down"}, None),
+        ({"state": "up", "forced_down": True}, None),
+        ({"state": "up", "incarnation": 3}, errors.InvalidInput),  # another's verdict
+        ({"state": "down", "incarnation": 3, "state_incarnation": 3}, None),
+        ({"incarnation": 3}, errors.InvalidInput),
+        ({"deleted": 1}, None),
+    ],
+    ids=str,
+)
+def test_a_name_is_nothing_where_somebody_may_serve(
+    store: db_store.DatabaseStore,
+    records: liveness.LivenessStore,
+    engine: sa.Engine,
+    service: dict[str, Any],
+    error: type[errors.MusterbookError] | None,
+) -> None:
+    left(engine, "a", migrated=False)
+    with engine.begin() as connection:
+        connection.execute(models.services.update().values(service))
+    grant = granted(records, "b")
+    if error is None:
+        records.adopt(grant, UUID, "rack7", "b")
+        assert store.compute_node_get(id=1)["host"] == "b"
+        return
+    before = store.compute_nodes()
+    with pytest.raises(error):
+        records.adopt(grant, UUID, "rack7", "b")
+    assert store.compute_nodes() == before
+
+
+def test_of_two_that_were_left_none_is_guessed(
+    store: db_store.DatabaseStore, records: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    left(engine, "a", "c", migrated=False)
+    grant, before = granted(records, "b"), store.compute_nodes()
+    with pytest.raises(errors.InvalidInput, match=r"1 \(of host a\), 2 \(of host c\)"):
+        records.adopt(grant, UUID, "rack7", "b")
+    assert store.compute_nodes() == before
+    store.compute_node_destroy(1, None, force=True)
+    # What an agent of ours may have reported, by a source without uuids, stays there.
+    store.compute_node_update(2, {"vcpus": 9}, None)
+    granted(records, "c")
+    with engine.begin() as connection:
+        connection.execute(models.services.update().values(state="down"))
+    with pytest.raises(errors.ComputeNodeNotFound):
+        records.adopt(grant, UUID, "rack7", "b")
+    assert [row["host"] for row in store.compute_nodes()] == ["c"]
+
+
+def test_of_many_that_find_what_was_left_one_gets_it(
+    store: db_store.DatabaseStore, records: liveness.LivenessStore, engine: sa.Engine
+) -> None:
+    left(engine, "a", migrated=False)
+    grants = [granted(records, f"h{i}") for i in range(5)]
+    outcomes = test_store_nodes.at_once(
+        5, lambda i: records.adopt(grants[i], UUID, "rack7", f"h{i}")
+    )
+    (row,) = store.compute_nodes()
+    assert row["host"] == f"h{outcomes.index(None)}"
+    assert outcomes.count(None) == 1
+    assert row["memory_mb_used"] == 4608

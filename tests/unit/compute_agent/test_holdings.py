@@ -587,3 +587,36 @@ def test_what_a_renamed_host_took_is_not_created_again(book: Book) -> None:
         assert old.report(node("n1", vcpus=1)).elsewhere == ("n1",)
         old.tracker.reread()
     assert list(book.rows()) == [("web2", "n1")]
+
+
+def test_a_node_of_junos_that_roamed_unreported_keeps_its_usage(
+    book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    with book.engine.begin() as connection:
+        for number, name in ((1, "n1"), (2, "n2"), (3, "n2")):
+            juno.service(connection, number, f"gone{number}")
+            juno.node(connection, number, number, name)
+    agent = book.agent("b")
+    told = agent.report(
+        node("n1", uuid=UUIDS[0], roams=True),
+        node("n2", uuid=UUIDS[1], roams=True),
+        node("n3", uuid=UUIDS[2], roams=True),
+    )
+    kept = book.rows()[("b", "n1")]
+    assert (kept["id"], kept["uuid"], kept["memory_mb_used"]) == (1, UUIDS[0], 4608)
+    assert agent.kept["n1"] == UUIDS[0]
+    assert any("n1: another host left its record" in text for text in warned(caplog))
+    # Of two nobody guesses; what nobody left is new.
+    ((name, reason),) = told.failed
+    assert name == "n2"
+    assert "2 (of host gone2), 3 (of host gone3)" in reason
+    assert ("b", "n2") not in book.rows()
+    assert book.rows()[("b", "n3")]["memory_mb_used"] == 0
+
+
+def test_a_node_that_does_not_roam_is_not_known_by_its_name(book: Book) -> None:
+    with book.engine.begin() as connection:
+        juno.service(connection, 1, "gone")
+        juno.node(connection, 1, 1, "n1")
+    book.agent("b").report(node("n1", uuid=UUIDS[0]))
+    assert set(book.rows()) == {("gone", "n1"), ("b", "n1")}
