@@ -92,6 +92,7 @@ class Samples:
 def test_a_burst_never_books_too_much(lab: labs.Lab) -> None:
     """A-CLM-1: two schedulers, each a process of its own."""
     config = {"host": "node-a", "reserved_host_memory_mb": 0}
+    config["update_resources_interval"] = 3600
     lab.write_nodes("node-a", {"node-a": labs.NODE | {"memory_mb": 71680}})
     path = lab.config("node-a", config | {"ram_allocation_ratio": 1.0})
     lab.run("compute_agent.main", "--config-file", path, name="node-a")
@@ -132,6 +133,13 @@ def test_a_burst_never_books_too_much(lab: labs.Lab) -> None:
     assert sorted(samples.uuids()) == sorted([first[1], *second])
     assert {used for _, _, used in seen} <= {0, 32768, 65536}
     assert samples.look()[2] == 65536
+    # The agent isn't asked, yet it hears of what others do on its nodes: it looks at
+    # them an hour before it would.
+    lab.write_nodes("node-a", {"node-a": labs.NODE | {"memory_mb": 71681}})
+    lab.conductor.release_claim(ME, second[0])
+    util.wait_until(
+        lambda: lab.fleet().get("node-a", {}).get("memory_mb") == 71681, outages.BUSY
+    )
 
 
 def test_a_restart_of_the_agent_changes_nothing(lab: labs.Lab) -> None:
