@@ -200,6 +200,7 @@ class Agent(daemon.Part):
                 lambda: self._look(looker),
                 claimer,
                 self._demand,
+                tracker.reread,
             ),
         )
         # Before it starts, which may take as long as the broker does.

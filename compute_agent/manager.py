@@ -28,6 +28,7 @@ class ComputeManager:
     :param look: makes the agent look whether the database knows it and its nodes
     :param claimer: answers claims
     :param audits: where audits are asked for
+    :param reread: lets the next audit compare with what is stored now
     """
 
     target = oslo_messaging.Target(version=rpcapi.VERSION)
@@ -40,6 +41,7 @@ class ComputeManager:
         look: Callable[[], None],
         claimer: claims.Claimer,
         audits: demand.Demand,
+        reread: Callable[[], None],
     ) -> None:
         self._held = held
         self._process_uuid = process_uuid
@@ -47,6 +49,7 @@ class ComputeManager:
         self._look = look
         self._claimer = claimer
         self._audits = audits
+        self._reread = reread
 
     @rpc.exposed
     def ping(self, context: RequestContext) -> dict[str, Any]:
@@ -83,6 +86,12 @@ class ComputeManager:
         # What is given out is given out of what is there: look whether it still is.
         self._audits.ask()
         return answer
+
+    @rpc.exposed
+    def note_claims(self, context: RequestContext) -> None:
+        """Read the nodes again soon: others changed what is claimed of them."""
+        self._reread()
+        self._audits.ask()
 
     @rpc.exposed
     def audit(self, context: RequestContext, wait: float = 0.0) -> dict[str, Any]:

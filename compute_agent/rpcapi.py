@@ -2,7 +2,7 @@
 
 Version history:
     1.0 - ping, rejoin, look
-    1.1 - claim, audit
+    1.1 - claim, audit, note_claims
 """
 
 from collections.abc import Iterator
@@ -22,6 +22,8 @@ VERSION = "1.1"
 _FIRST = "1.0"
 _CLAIMS = "1.1"
 _AUDIT = "1.1"
+#: Public: who casts to many agents leaves out those that are older.
+NOTE_CLAIMS = "1.1"
 #: Seconds that an audit may be waited for.
 LONGEST_WAIT = 60.0
 
@@ -112,6 +114,20 @@ class ComputeAPI:
                 request=dict(request),
             )
         return answer
+
+    def note_claims(self, context: RequestContext, host: str) -> None:
+        """Tell a host's agent that others changed what is claimed of its nodes.
+
+        It reads them again soon. Nothing depends on it: a cast that is lost is made up
+        for by the next one, or by whatever else makes the agent read.
+
+        :raises AgentNotAsked: the broker can't be reached
+        :raises VersionPinned: the agents may be too old to be told
+        """
+        with _naming(host):
+            self._client.cast(
+                context, "note_claims", server=host, interface=NOTE_CLAIMS
+            )
 
     def audit(
         self, context: RequestContext, host: str, wait: float = 5.0

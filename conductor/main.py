@@ -6,7 +6,9 @@ if __name__ == "__main__":
     entry.guard(reloads=True)  # before the imports that take seconds
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import functools
 import threading
@@ -17,6 +19,7 @@ from oslo_log import log as logging
 
 from compute_agent import rpcapi as compute_rpcapi
 from conductor import canary
+from conductor import claim_casts
 from conductor import claim_expiry
 from conductor import claims
 from conductor import grants
@@ -172,6 +175,23 @@ class ExpiryPart(daemon.Part):
         self._expiry.stop()
 
 
+class CastsPart(daemon.Part):
+    """Telling agents of what others claimed."""
+
+    name = "claim-casts"
+
+    def __init__(self, made: claim_casts.Teller) -> None:
+        self._teller = made
+
+    def start(self) -> None:
+        """Begin to tell."""
+        self._teller.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._teller.stop()
+
+
 def build(
     conf: cfg.ConfigOpts, transport: rpc.Transport, owner: str
 ) -> list[daemon.Part]:
@@ -187,7 +207,10 @@ def build(
     pin = _compute_pin(conf.upgrade_levels.compute, records)
     agents = compute_rpcapi.ComputeAPI(transport, conf.conductor.ping_timeout, pin)
     granter = grants.Granter(records, agents.ping, _settle(conf))
-    booked = claim_store.ClaimStore(engine, lambda: conf.conductor.claim_unknown_after)
+    teller = claim_casts.Teller(_noting(records), _note_claims(agents))
+    booked = claim_store.ClaimStore(
+        engine, lambda: conf.conductor.claim_unknown_after, teller.tell
+    )
     server = manager.make_server(
         transport,
         conf.host,
@@ -223,6 +246,7 @@ def build(
     parts: list[daemon.Part] = [
         DatabasePart(conf),
         RpcPart(conf, server),
+        CastsPart(teller),
         LeaderPart(standing, take_up),
         ExpiryPart(expiry),
     ]
@@ -273,6 +297,24 @@ def _rejoin(agents: compute_rpcapi.ComputeAPI) -> Callable[[str, int], None]:
             agents.rejoin(context.service_context(), host, incarnation)
         except errors.MusterbookError as exc:
             LOG.warning("Host %s could not be told to rejoin: %s", host, exc.message)
+
+    return tell
+
+
+def _noting(
+    records: liveness.LivenessStore,
+) -> Callable[[Sequence[str]], Iterable[str]]:
+    level = levels.compute_with(compute_rpcapi.NOTE_CLAIMS)
+
+    def ask(hosts: Sequence[str]) -> list[str]:
+        return records.reached(service_obj.COMPUTE_BINARY, level, hosts)
+
+    return ask
+
+
+def _note_claims(agents: compute_rpcapi.ComputeAPI) -> Callable[[str], None]:
+    def tell(host: str) -> None:
+        agents.note_claims(context.service_context(), host)
 
     return tell
 

@@ -85,6 +85,11 @@ def compute_versions() -> list[str]:
     return _ordered(level.compute for level in HISTORY)
 
 
+def compute_with(version: str) -> int:
+    """Return the first level whose agents speak this version of their interface."""
+    return next(n for n, level in enumerate(HISTORY) if level.compute == version)
+
+
 def objects_with(conductor_version: str) -> Mapping[str, str]:
     """Return the objects' versions of peers that speak this version to a conductor."""
     found = [lvl.objects for lvl in HISTORY if lvl.conductor == conductor_version]

@@ -3,6 +3,8 @@
 Locks are taken in the order lease, nodes by id, allocations by id.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,10 +41,16 @@ _EXPIRED = (
 
 
 class ClaimEnds:
-    """Confirms, releases and tidies up; any thread may call any method."""
+    """Confirms, releases and tidies up; any thread may call any method.
 
-    def __init__(self, engine: sa.Engine) -> None:
+    :param tell: told of the hosts of whose nodes claims have ended, after the commit
+    """
+
+    def __init__(
+        self, engine: sa.Engine, tell: Callable[[Iterable[str]], None]
+    ) -> None:
         self._engine = engine
+        self._tell = tell
 
     def confirm(self, uuid: str) -> None:
         """Keep a claim: it is held, and by the database's clock not yet expired.
@@ -58,7 +66,7 @@ class ClaimEnds:
             lambda c: c.execute(_CONFIRM, {"claim": uuid}).rowcount,
         )
         if not done:
-            retry.run(self._engine, lambda c: _confirm(c, uuid))
+            self._tell(retry.run(self._engine, lambda c: _confirm(c, uuid)))
 
     def release(
         self, uuid: str, owner: str | None = None, attempt: str | None = None
@@ -73,11 +81,12 @@ class ClaimEnds:
             case
         :raises ClaimConflict: the uuid is not a claim's
         """
-        retry.run(
+        hosts = retry.run(
             self._engine,
             lambda c: _release(c, uuid, owner, attempt),
             again_on_duplicate=True,
         )
+        self._tell(hosts)
 
     def expire(self, name: str, owner: str, term: int, limit: int = 200) -> list[str]:
         """Give back claims that weren't confirmed in time; return their uuids.
@@ -98,15 +107,17 @@ class ClaimEnds:
         ids = [row.id for row in found]
         nodes = {row.node_id for row in found}
 
-        def work(connection: sa.Connection) -> list[str]:
+        def work(connection: sa.Connection) -> tuple[list[str], set[str]]:
             if not verdicts.holds(connection, name, owner, term):
-                return []
+                return [], set()
             locked = claim_nodes.lock(connection, nodes)
             rows = _locked(connection, _A.c.id.in_(ids), *_EXPIRED)
-            _finish(connection, locked, rows, allocations.EXPIRED)
-            return [row["uuid"] for row in rows]
+            hosts = _finish(connection, locked, rows, allocations.EXPIRED)
+            return [row["uuid"] for row in rows], hosts
 
-        return retry.run(self._engine, work)
+        uuids, hosts = retry.run(self._engine, work)
+        self._tell(hosts)
+        return uuids
 
     def forget(
         self, name: str, owner: str, term: int, seconds: float, limit: int = 500
@@ -164,21 +175,25 @@ def _finish(
     nodes: list[dict[str, Any]],
     claims: Sequence[sa.RowMapping],
     state: str,
-) -> None:
-    """End live claims that are locked, as are their nodes, and count them out."""
+) -> set[str]:
+    """End live claims that are locked, as are their nodes, and count them out.
+
+    :return: the hosts of these nodes
+    """
     if not claims:
-        return
+        return set()
     changes = claim_nodes.Changes(nodes)
     for row in claims:
         changes.add(row["node_id"], claim_nodes.amounts(row), -1)
     ended = _A.update().where(_A.c.id.in_([row["id"] for row in claims]))
     connection.execute(ended.values(state=state, finished_at=types.now()))
     changes.write(connection)
+    return {node["host"] for node in nodes if node["host"] is not None}
 
 
 def _release(
     connection: sa.Connection, uuid: str, owner: str | None, attempt: str | None
-) -> None:
+) -> set[str]:
     found = _find(connection, uuid)
     if found is None:
         connection.execute(
@@ -192,18 +207,18 @@ def _release(
                 finished_at=types.now(),
             )
         )
-        return
+        return set()
     if found["state"] not in allocations.LIVE:
-        return
+        return set()
     nodes = claim_nodes.lock(connection, [found["node_id"]])
     wanted = [_A.c.uuid == uuid, allocations.IS_LIVE]
     if attempt is not None:
         wanted.append(_A.c.attempt == attempt)
     live = _locked(connection, *wanted)
-    _finish(connection, nodes, live, allocations.RELEASED)
+    return _finish(connection, nodes, live, allocations.RELEASED)
 
 
-def _confirm(connection: sa.Connection, uuid: str) -> None:
+def _confirm(connection: sa.Connection, uuid: str) -> set[str]:
     """Confirm, be it a move, or say why there is nothing to confirm."""
     found = _find(connection, uuid)
     if found is None:
@@ -219,7 +234,7 @@ def _confirm(connection: sa.Connection, uuid: str) -> None:
         for row in _locked(connection, _A.c.id.in_([row["id"] for row in both]))
     }
     if _judge(rows.get(uuid), connection, uuid):
-        return
+        return set()
     change = _A.update().where(_A.c.uuid == uuid)
     connection.execute(
         change.values(
@@ -228,7 +243,8 @@ def _confirm(connection: sa.Connection, uuid: str) -> None:
     )
     old = rows.get(found["replaces"])
     if old is not None and old["state"] in allocations.LIVE:
-        _finish(connection, nodes, [old], allocations.RELEASED)
+        return _finish(connection, nodes, [old], allocations.RELEASED)
+    return set()
 
 
 def _judge(

@@ -8,6 +8,7 @@ claimed for a while yet, so that a change of leaders doesn't stop the fleet.
 from collections.abc import Iterable
 from collections.abc import Mapping
 import datetime
+import json
 from typing import Any
 from typing import NamedTuple
 
@@ -23,19 +24,23 @@ _S = models.services
 _L = models.leases
 _F = models.freezes
 
+#: Read as one JSON array: each column of an answer costs the driver 4 us to describe.
+_PACKED: dict[str, sa.ColumnElement[Any]] = {
+    "id": _S.c.id,
+    "host": _S.c.host,
+    "is_old": _S.c.deleted.is_(None),
+    "disabled": _S.c.disabled,
+    "disabled_reason": _S.c.disabled_reason,
+    "forced_down": _S.c.forced_down,
+    "incarnation": _S.c.incarnation,
+    "said_goodbye": _S.c.goodbye_at.is_not(None),
+    "stalled_reason": _S.c.stalled_reason,
+    "state": _S.c.state,
+    "state_cause": _S.c.state_cause,
+    "state_incarnation": _S.c.state_incarnation,
+}
 _QUERY = sa.select(
-    _S.c.id,
-    _S.c.host,
-    _S.c.deleted.is_(None).label("is_old"),
-    _S.c.disabled,
-    _S.c.disabled_reason,
-    _S.c.forced_down,
-    _S.c.incarnation,
-    _S.c.goodbye_at.is_not(None).label("said_goodbye"),
-    _S.c.stalled_reason,
-    _S.c.state,
-    _S.c.state_cause,
-    _S.c.state_incarnation,
+    types.as_json(*_PACKED.values()).label("packed"),
     types.now().label("now"),
     sa.select(_L.c.expires_at)
     .where(_L.c.name == liveness.LEASE)
@@ -79,33 +84,34 @@ def read(connection: sa.Connection, hosts: Iterable[str]) -> dict[str, Ground]:
     folded = sorted({names.fold(host) for host in hosts})
     if not folded:
         return {}
-    best: dict[str, Any] = {}
+    best: dict[str, tuple[dict[str, Any], Any]] = {}
     for row in connection.execute(_QUERY, {"hosts": folded}):
-        key = names.fold(row.host)
+        service = dict(zip(_PACKED, json.loads(row.packed), strict=True))
+        key = names.fold(service["host"])
         other = best.get(key)
         # A very old row may stand beside the new one; see services.find.
-        if other is None or _rank(row) < _rank(other):
-            best[key] = row
-    return {key: _ground(row) for key, row in best.items()}
+        if other is None or _rank(service) < _rank(other[0]):
+            best[key] = service, row
+    return {key: _ground(*both) for key, both in best.items()}
 
 
-def _rank(row: Any) -> tuple[bool, int]:
-    return bool(row.is_old), int(row.id)
+def _rank(service: Mapping[str, Any]) -> tuple[bool, int]:
+    return bool(service["is_old"]), int(service["id"])
 
 
-def _ground(row: Any) -> Ground:
+def _ground(service: Mapping[str, Any], row: Any) -> Ground:
     return Ground(
-        bool(row.disabled),
-        row.disabled_reason,
-        bool(row.forced_down),
-        row.incarnation,
-        bool(row.said_goodbye),
-        row.stalled_reason,
-        row.state,
-        row.state_cause,
-        row.state_incarnation,
-        row.now,
-        _unknown(row),
+        disabled=bool(service["disabled"]),
+        disabled_reason=service["disabled_reason"],
+        forced_down=bool(service["forced_down"]),
+        incarnation=service["incarnation"],
+        said_goodbye=bool(service["said_goodbye"]),
+        stalled_reason=service["stalled_reason"],
+        state=service["state"],
+        state_cause=service["state_cause"],
+        state_incarnation=service["state_incarnation"],
+        now=row.now,
+        unknown=_unknown(row),
     )
 
 

@@ -1,12 +1,15 @@
 """The service levels of the agents that run: how old the oldest one is."""
 
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from conductor.db import models
 from conductor.db import retry
+from conductor.db import types
+from musterbook import names
 
 _S = models.services
 _PAGE = 1000
@@ -66,6 +69,14 @@ class LevelStore:
             self._engine, lambda c: c.execute(query).scalar()
         )
         return found
+
+    def reached(self, binary: str, level: int, hosts: Sequence[str]) -> list[str]:
+        """Return those of these hosts that run with this level or a higher one."""
+        folded = sorted({names.fold(host) for host in hosts})
+        query = sa.select(_S.c.host).where(
+            types.folded(_S.c.host).in_(folded), level <= _LEVEL, *_running(binary)
+        )
+        return retry.read(self._engine, lambda c: list(c.execute(query).scalars()))
 
     def holding_back(self, binary: str, level: int) -> Iterator[tuple[str | None, int]]:
         """Return the hosts that run with a lower level, by id, with theirs."""

@@ -93,15 +93,23 @@ def _parser() -> argparse.ArgumentParser:
         default=default.hosts,
         help="liveness: in the largest group",
     )
+    for name, what in (
+        ("schedulers", "numbers of threads that claim"),
+        ("fleets", "numbers of nodes that they claim from"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            default=",".join(map(str, getattr(default, name))),
+            help=f"claims: {what}",
+        )
     return parser
 
 
 def _options(arguments: argparse.Namespace) -> options.Options:
     """Return the options; ValueError with a line that says what is wrong."""
-    try:
-        callers = tuple(int(part) for part in arguments.callers.split(","))
-    except ValueError:
-        raise ValueError("--callers takes numbers with commas between") from None
+    callers, schedulers, fleets = (
+        _numbers(arguments, name) for name in ("callers", "schedulers", "fleets")
+    )
     if min(callers) < 1 or arguments.windows < 1 or arguments.seconds <= 0:
         raise ValueError("--callers, --windows and --seconds must be above 0")
     if arguments.nodes < max(callers):
@@ -121,7 +129,19 @@ def _options(arguments: argparse.Namespace) -> options.Options:
         calls_for_memory=arguments.calls_for_memory,
         backend=arguments.backend,
         hosts=arguments.hosts,
+        schedulers=schedulers,
+        fleets=fleets,
     )
+
+
+def _numbers(arguments: argparse.Namespace, name: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in getattr(arguments, name).split(","))
+    except ValueError:
+        raise ValueError(f"--{name} takes numbers with commas between") from None
+    if min(found) < 1:
+        raise ValueError(f"--{name} must be above 0")
+    return found
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from tests.bench import audit
 from tests.bench import by_host
+from tests.bench import claims
 from tests.bench import join
 from tests.bench import liveness
 from tests.bench import options
@@ -25,6 +26,7 @@ class Bench(Protocol):
 BENCHES: dict[str, Bench] = {
     "audit": audit,
     "by_host": by_host,
+    "claims": claims,
     "join": join,
     "liveness": liveness,
     "rpc_get": rpc_get,

@@ -13,6 +13,8 @@ class Options:
     :ivar nodes: compute nodes in the table
     :ivar backend: URL of a group backend to use; None: a Redis of the bench's own
     :ivar hosts: members of the largest group
+    :ivar schedulers: numbers of threads that claim
+    :ivar fleets: numbers of nodes that they claim from
     :ivar calls_for_memory: calls that a server has answered when its memory is read
     """
 
@@ -23,6 +25,8 @@ class Options:
     calls_for_memory: int = 40_000
     backend: str | None = None
     hosts: int = 10_000
+    schedulers: tuple[int, ...] = (1, 64)
+    fleets: tuple[int, ...] = (1, 100, 1000)
 
 
 class BenchFailed(Exception):

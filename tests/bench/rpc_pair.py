@@ -59,6 +59,7 @@ class Side:
             "p99_ms": done["p99_ms"],
             **{f"{name}_cpu_ms": value for name, value in cpu.items()},
             "foreign_cores": procs.foreign_cores(start, end),
+            **({"busy": done["busy"]} if "busy" in done else {}),
         }
 
     def call(self, callers: int, count: int) -> None:

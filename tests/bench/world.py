@@ -51,20 +51,34 @@ class World:
 
     def conductor(self) -> child.Child:
         """Make the schema and start a conductor with one worker."""
+        return self.start_conductor(self.sync())
+
+    def sync(self) -> str:
+        """Make the schema; return the path of a conductor's configuration."""
         config = self._write_config()
         sync = ("conductor.manage", "--config-file", config, "db", "sync")
         self.start("manage", *sync).wait(_SYNC_SECONDS)
+        return config
+
+    def start_conductor(self, config: str) -> child.Child:
+        """Start one with this configuration."""
         return self.start("conductor", "conductor.main", "--config-file", config)
+
+    def common(self) -> dict[str, str]:
+        """Return the options that conductors and agents have in common."""
+        groups = self.folder / "groups"
+        groups.mkdir(exist_ok=True)
+        return {
+            "transport_url": self.rabbit_url,
+            "servicegroup_tooz_url": f"file://{groups}?timeout=10",
+        }
 
     def _write_config(self) -> str:
         path = self.folder / "conductor.conf"
-        groups = self.folder / "groups"
-        groups.mkdir()
         lines = [
             "[DEFAULT]",
             "host = bench",
-            f"transport_url = {self.rabbit_url}",
-            f"servicegroup_tooz_url = file://{groups}?timeout=10",
+            *(f"{name} = {value}" for name, value in self.common().items()),
             f"state_path = {self.folder}",
             "[database]",
             f"connection = {self.database_url}",

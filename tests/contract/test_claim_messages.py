@@ -56,6 +56,7 @@ LIST = {
     },
 }
 CLAIM_OF_AGENT = {"method": "claim", "version": "1.1", "args": {"request": REQUEST}}
+NOTE_CLAIMS = {"method": "note_claims", "version": "1.1", "args": {}}
 
 
 def test_what_is_sent_to_a_conductor(
@@ -79,8 +80,22 @@ def test_what_is_sent_to_an_agent(wire: wires.Wire, transport: rpc.Transport) ->
     listener = wire.listen("compute", "web1", {"uuid": UUID})
     api = compute_rpcapi.ComputeAPI(transport, 10)
     assert api.claim(wires.a_context(), "web1", REQUEST) == {"uuid": UUID}
+    api.note_claims(wires.a_context(), "web1")
+    for _ in range(2):
+        assert wire.arrived.acquire(timeout=10)
     listener.stop()
-    assert [message for _, message in wire.got] == [CLAIM_OF_AGENT]
+    assert [message for _, message in wire.got] == [CLAIM_OF_AGENT, NOTE_CLAIMS]
+
+
+def test_an_older_agent_is_not_told_of_claims(
+    wire: wires.Wire, transport: rpc.Transport
+) -> None:
+    listener = wire.listen("compute", "web1", None)
+    api = compute_rpcapi.ComputeAPI(transport, 10, rpc.Pin("1.1", fixed="1.0"))
+    with pytest.raises(errors.VersionPinned):
+        api.note_claims(wires.a_context(), "web1")
+    listener.stop()
+    assert wire.got == []
 
 
 class Store:

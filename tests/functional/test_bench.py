@@ -133,6 +133,42 @@ def test_small_audit(tmp_path: pathlib.Path) -> None:
     assert ratio["value"] == pytest.approx(of("changed") / of("floor"))
 
 
+def test_small_claims(tmp_path: pathlib.Path) -> None:
+    small = ("--windows=1", "--seconds=0.3", "--schedulers=1,8", "--fleets=1,20")
+    found = figures("claims", tmp_path, *small)
+    single = [f"conductor {cell}" for cell in ("1/1", "8/1", "1/20", "8/20")]
+    batches = [name.replace("conductor", "batch") for name in single]
+    cells = {*single, *batches, "agent 1/1", "agent 8/1"}
+    for side in ("floor", "ours"):
+        own = {w["cell"]: w for w in found["figures"]["windows"] if w["side"] == side}
+        assert own.keys() == cells
+        for window in own.values():
+            assert window["rate"] > 0
+            assert 0 < window["p50_ms"] <= window["p99_ms"]
+        # Of which the bounds are.
+        decided = {c: w["server_cpu_ms"] + w["database_cpu_ms"] for c, w in own.items()}
+        for cell, ms in decided.items():
+            kept = found["figures"]["medians"][side][cell]["decided_cpu_ms"]
+            assert kept == pytest.approx(ms)
+    cpu, rate, wrong = found["bounds"]
+    assert (cpu["limit"], rate["limit"], wrong["limit"]) == (1.5, 5000, 0)
+    medians = found["figures"]["medians"]
+    ratios = [
+        medians["ours"][cell]["decided_cpu_ms"]
+        / medians["floor"][cell]["decided_cpu_ms"]
+        for cell in single
+    ]
+    assert cpu["value"] == pytest.approx(max(ratios))
+    fastest = max(medians["ours"][cell]["rate"] for cell in batches)
+    assert rate["value"] == pytest.approx(fastest)
+    # The floor's rows are counted as well: neither lost an update to the other.
+    assert wrong["value"] == 0
+    sizes = found["figures"]["message_bytes"]
+    for way in ("conductor", "batch", "agent"):
+        for name in ("request", "answer"):
+            assert abs(sizes["floor"][way][name] - sizes["ours"][way][name]) < 40
+
+
 # rpc_get is rpc_pair's measurement with another method: rpc_save goes through all of
 # it, and has a bound of its own besides.
 @pytest.mark.parametrize(

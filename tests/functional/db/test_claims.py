@@ -8,8 +8,12 @@ import uuid as uuidlib
 import pytest
 import sqlalchemy as sa
 
+from compute_agent import rpcapi as compute_rpcapi
+from conductor import claim_requests
+from conductor.db import claim_store
 from conductor.db import liveness
 from musterbook import errors
+from musterbook import levels
 from tests import util
 from tests.functional.db import claiming
 
@@ -476,3 +480,45 @@ def test_an_agents_call_takes_back_only_what_nobody_else_was_told(
     fleet.store.release(late["uuid"], attempt=first)
     assert fleet.claim(late)[0]["outcome"] == "gone"
     fleet.check()
+
+
+def test_hosts_are_told_of_what_others_did(fleet: claiming.Fleet) -> None:
+    """And not of what their own agent asked for."""
+    told: list[set[str]] = []
+    store = claim_store.ClaimStore(fleet.engine, tell=lambda h: told.append(set(h)))
+
+    def claim(*asked: Any, **options: Any) -> None:
+        store.claim(claim_requests.parse(asked, 600.0), **options)
+
+    fleet.add("h7")
+    one, other = fleet.ask(), fleet.ask("h7")
+    claim(one, other, fleet.ask(resources={"vcpus": 1000}))
+    assert told == [{"h1", "h7"}]
+    told.clear()
+    claim(fleet.ask(), grant=fleet.grants["h1"])
+    store.confirm(one["uuid"])  # nothing of the node changes
+    assert told == []
+    moved = fleet.ask("h7", replaces=one["uuid"])
+    claim(moved)
+    store.confirm(moved["uuid"])
+    assert {"h1"} <= told[-1]
+    store.release(moved["uuid"])
+    assert told[-1] == {"h7"}
+    store.release(moved["uuid"])
+    assert not told[-1]
+
+
+def test_which_agents_understand_what_is_new(fleet: claiming.Fleet) -> None:
+    fleet.add("h7")
+    with fleet.engine.begin() as connection:
+        connection.execute(
+            sa.text(
+                "UPDATE services SET version = 2, version_incarnation = incarnation"
+                " WHERE host = 'h7'"
+            )
+        )
+    hosts = ["h1", "H7", "nobody"]
+    level = levels.compute_with(compute_rpcapi.NOTE_CLAIMS)
+    assert fleet.records.reached("nova-compute", level, hosts) == ["h7"]
+    fleet.set_state("h7", "down")
+    assert fleet.records.reached("nova-compute", level, hosts) == []
