@@ -294,7 +294,7 @@ def test_daemons_stop_without_a_broker(world: World, kind: str) -> None:
         started = time.monotonic()
         # A goodbye that nobody answers takes 5 s, the end of the connections a few.
         assert [process_.wait(30) for process_ in extra] == [0, 0]
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < 25  # of which 10 s for a busy machine
     finally:
         end()
     assert not any("Traceback" in process_.errors() for process_ in extra)

@@ -125,8 +125,10 @@ def one_after_the_other(
     for host in HOSTS:
         assert redis.ask(f"HEXISTS {GROUP} {host}#1") == [":1"]
     scheduler = course.go("emptied", empty)
+    # Whoever looks right after the first is back may see the others missing, until
+    # their next beat (docs/liveness.md).
     for host in HOSTS:
-        assert scheduler.told(host) <= {"up", "unknown"}
+        assert scheduler.told(host) <= {"up", "unknown", "suspect"}
     scheduler = course.go("one removed", remove, victims=("node-b",))
     assert scheduler.told("node-b") <= {"up", "suspect"}
     assert scheduler.told("node-a") == scheduler.told("node-c") == {"up"}
