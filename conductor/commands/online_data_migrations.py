@@ -8,6 +8,7 @@ meanwhile; it may be interrupted and run again at any time.
 """
 
 import argparse
+from collections.abc import Iterable
 
 from oslo_config import cfg
 
@@ -44,14 +45,20 @@ def run(conf: cfg.ConfigOpts, say: commands.Say) -> int:
     told = " and ".join(f"{number} of {table}" for table, number in before.items())
     say(f"rows of Juno's shape: {told}")
     totals = _Totals(say, before)
+    unmendable = 0
     try:
         for batch in online.migrate(
             engine, max_count=arguments.max_count, dry_run=dry_run
         ):
             totals.add(batch)
-        if arguments.max_count is None or totals.changed < arguments.max_count:
-            for mended in mend.mend(engine, dry_run=dry_run):
-                say(_mended_line(mended))
+        left = (
+            sum(before.values()) - totals.found
+            if dry_run
+            else sum(online.count(engine).values()) - totals.stuck
+        )
+        # A count may have been reached with the last row.
+        if left <= 0 or not totals.reached(arguments.max_count):
+            unmendable = _mend(mend.mend(engine, dry_run=dry_run), say)
     except errors.DatabaseBusy as exc:
         totals.say()
         say(f"more to do, run it again: {exc.message}")
@@ -60,13 +67,16 @@ def run(conf: cfg.ConfigOpts, say: commands.Say) -> int:
         totals.say()
         raise
     totals.say()
-    stuck = totals.stuck
-    left = (
-        sum(before.values()) - totals.found
-        if dry_run
-        else sum(online.count(engine).values()) - stuck
-    )
-    return _conclusion(say, left, stuck)
+    return _conclusion(say, left, totals.stuck + unmendable)
+
+
+def _mend(nodes: Iterable[mend.Mended], say: commands.Say) -> int:
+    """Mend usage, telling what happens; return how many nodes that was no good for."""
+    unmendable = 0
+    for mended in nodes:
+        say(_mended_line(mended))
+        unmendable += mended.problem is not None
+    return unmendable
 
 
 def _conclusion(say: commands.Say, left: int, stuck: int) -> int:
@@ -105,10 +115,9 @@ class _Totals:
         """Rows that nothing can be done about."""
         return sum(counts["stuck"] for counts in self._counts.values())
 
-    @property
-    def changed(self) -> int:
-        """Rows that were, or would be, written."""
-        return self.found - self.stuck
+    def reached(self, count: int | None) -> bool:
+        """Return whether so many rows were, or would be, written."""
+        return count is not None and self.found - self.stuck >= count
 
     @property
     def found(self) -> int:

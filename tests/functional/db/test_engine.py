@@ -4,6 +4,7 @@ import builtins
 import contextlib
 import pathlib
 import socket
+import threading
 import time
 from typing import Any
 import uuid
@@ -311,3 +312,28 @@ def test_the_servers_limit_of_a_statement(seconds: int, database_url: str) -> No
     with engine.connect() as connection:
         assert float(connection.execute(sa.text(ask)).scalar_one()) == seconds * 0.9
     engine.dispose()
+
+
+def test_who_waits_for_sqlites_lock(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the lock once it is free, or says in the usual words that it wasn't."""
+    monkeypatch.setattr(db_engine, "_SQLITE_BUSY_SECONDS", 1)
+    engines = [db_engine.make_engine(sqlite_url) for _ in range(2)]
+    with (
+        engines[0].begin(),
+        engines[1].connect() as other,
+        pytest.raises((sa_exc.DBAPIError, oslo_exc.DBError)) as caught,
+    ):
+        other.begin()
+    assert retry.classify(caught.value) is retry.Trouble.BUSY
+    monkeypatch.setattr(db_engine, "_SQLITE_BUSY_SECONDS", 60)
+    holder = engines[0].connect()
+    held = holder.begin()
+    threading.Timer(0.2, held.rollback).start()
+    with engines[1].begin() as connection:
+        waits = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+    assert waits == 60_000
+    holder.close()
+    for engine in engines:
+        engine.dispose()

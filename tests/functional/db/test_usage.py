@@ -1,5 +1,6 @@
 """Usage is the sum of allocations: taking over, confirming, going and coming back."""
 
+import datetime
 import json
 import logging
 import pathlib
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 
 from conductor.db import audit
 from conductor.db import liveness
+from conductor.db import models
 from conductor.db import online
 from conductor.db import purge
 from conductor.db import store as db_store
@@ -387,3 +389,46 @@ def test_what_older_code_left_is_mended(
     sums.check(legacy)
     done = command.inside(tmp_path, database_url, "db", "online_data_migrations")
     assert "mended" not in done.stdout
+
+
+def test_usage_is_mended_when_the_count_is_reached_by_the_last_row(
+    legacy: sa.Engine,
+    store: db_store.DatabaseStore,
+    database_url: str,
+    tmp_path: pathlib.Path,
+) -> None:
+    """An upgrade script that runs it in batches ends with the first 0."""
+    migrate(legacy)
+    with legacy.begin() as c:
+        c.execute(sa.text("UPDATE compute_nodes SET memory_mb_used = 512"))
+        juno.node(c, 2, 1, "hv2")
+    action = ("db", "online_data_migrations", "--max-count", "1")
+    done = command.inside(tmp_path, database_url, *action, "--dry-run")
+    assert (done.returncode, "usage mended: compute node 1" in done.stdout) == (0, True)
+    done = command.inside(tmp_path, database_url, *action)
+    assert (done.returncode, "usage mended: compute node 1" in done.stdout) == (0, True)
+    sums.check(legacy)
+
+
+def test_usage_that_can_not_be_mended_is_stuck(
+    legacy: sa.Engine, database_url: str, tmp_path: pathlib.Path
+) -> None:
+    migrate(legacy)
+    claim = {
+        "node_id": 1, "kind": "claim", "state": "confirmed",
+        "vcpus": 0, "memory_mb": 2**31 - 1, "local_gb": 0,
+        "created_at": datetime.datetime.now(datetime.UTC),
+    }  # fmt: skip
+    with legacy.begin() as c:
+        for last in "12":
+            row = claim | {"uuid": f"7d9f9f2e-5a4a-4d15-8f9f-5a0b3bb0a00{last}"}
+            c.execute(models.allocations.insert().values(row))
+    before = command.content(legacy)
+    for more in ((), ("--dry-run",)):
+        done = command.inside(
+            tmp_path, database_url, "db", "online_data_migrations", *more
+        )
+        assert (done.returncode, done.stderr) == (2, "")
+        assert "not mended: compute node 1 (host h1, name hv): " in done.stdout
+        assert done.stdout.splitlines()[-1].startswith("stuck: 1 row")
+        assert command.content(legacy) == before
