@@ -12,6 +12,7 @@ import uuid
 from oslo_db import exception as oslo_exc
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
 
 from conductor.db import engine as db_engine
 from conductor.db import liveness
@@ -235,6 +236,35 @@ def test_a_lost_commit_is_never_said_not_to_be_made(
         assert len(attempts) == 2
         # It was made: that it wasn't would have been a lie.
         assert other.execute(locked).scalars().all() == ["x"]
+
+
+def test_killed_on_the_way_back_to_the_pool(engine: sa.Engine) -> None:
+    """What is done is done: no error of the driver's comes of it, no place is lost."""
+    if engine.dialect.name != "postgresql":
+        pytest.skip("its drivers change nothing there")
+    killer = sa.create_engine(engine.url, poolclass=sa.NullPool)
+    killed = []
+
+    def kill(connection: Any, record: Any, state: Any) -> None:
+        killed.append(connection.info.backend_pid)
+        _kill(killer, killed[-1])
+
+    t = models.leases
+    at = {"renewed_at": types.now(), "expires_at": types.now()}
+    values = {"name": "a", "owner": "", "term": 1, **at}
+    for _ in range(3):  # a connection's first uses may differ
+        retry.read(engine, lambda c: c.execute(sa.select(t.c.name)).all())
+    event.listen(engine, "reset", kill)
+    retry.single(engine, lambda c: c.execute(t.insert().values(values)))
+    event.remove(engine, "reset", kill)
+    assert len(killed) == 1
+    assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]  # QueuePool's
+    event.listen(engine, "reset", kill)
+    names = retry.read(engine, lambda c: c.execute(sa.select(t.c.name)).scalars().all())
+    event.remove(engine, "reset", kill)
+    assert names == ["a"]
+    assert len(killed) == 2
+    assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
 def test_errors_hold_no_sql(engine: sa.Engine) -> None:
