@@ -45,7 +45,7 @@ def test_what_may_have_been_made_is_unknown(
 ) -> None:
     error = outcome(monkeypatch, *before, last)
     assert isinstance(error, errors.DatabaseUnavailable)
-    assert "its answer was lost; after that" in error.message
+    assert "its answer was lost, then" in error.message
     assert "not made" not in error.message
 
 
