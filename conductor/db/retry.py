@@ -184,9 +184,7 @@ def _final(trouble: Trouble, exc: Exception, lost: bool) -> errors.MusterbookErr
     if not lost or isinstance(error, errors.DatabaseUnavailable):
         return error
     reason = error.kwargs["reason"]
-    return errors.DatabaseUnavailable(
-        reason=f"its answer was lost; after that {reason}"
-    )
+    return errors.DatabaseUnavailable(reason=f"its answer was lost, then {reason}")
 
 
 def _tell(
