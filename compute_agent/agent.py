@@ -156,7 +156,12 @@ class Agent(daemon.Part):
         if not self._published(_GOODBYE, lambda: self._goodbye(held)):
             return
         claimer = claims.Claimer(
-            self._conductor, held, marks, self._conf.rpc_response_timeout
+            self._conductor,
+            held,
+            marks,
+            self._conf.rpc_response_timeout,
+            lambda: progress.audit_interval(self._conf),
+            self._stopping,
         )
         claimer.know(self._known)
         tracker = resource_tracker.ResourceTracker(

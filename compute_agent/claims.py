@@ -6,8 +6,10 @@ half made is left, and nothing can come of a message that is still on its way. U
 it was answered to somebody meanwhile, or before: each call has a uuid of its own.
 """
 
+from collections.abc import Callable
 from collections.abc import Mapping
 import threading
+import time
 from typing import Any
 from typing import Protocol
 import uuid as uuidlib
@@ -32,8 +34,14 @@ _UNKNOWN = (
     errors.DatabaseUnavailable,
     errors.RemoteFailure,
 )
-#: Releases that are tried again after each audit; beyond, claims expire by themselves.
+#: Releases that are tried again after audits; beyond, claims expire by themselves.
 _MOST_PENDING = 1000
+#: Of the seconds between two audits: in how much of them releases are begun after one,
+#: and seconds that one of these may take. The audits' thread waits for them.
+_AUDIT_SHARE = 0.25
+_AGAIN_SECONDS = 10.0
+#: Errors that the other releases would meet as well.
+_NOBODY_THERE = (errors.ConductorUnavailable, errors.DatabaseUnavailable)
 
 
 class Conductor(Protocol):
@@ -57,6 +65,9 @@ class Claimer:
     :param held: the grant
     :param marks: whether the agent's loop gets on
     :param seconds: that a caller waits for an answer
+    :param interval: returns the seconds between two audits, as configured now
+    :param stopping: set when the agent ends: nothing is released again then
+    :param clock: monotonic seconds
     """
 
     def __init__(
@@ -65,27 +76,37 @@ class Claimer:
         held: tenure.Tenure,
         marks: progress.Progress,
         seconds: float,
+        interval: Callable[[], float],
+        stopping: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._conductor = conductor
         self._held = held
         self._marks = marks
         self._seconds = seconds
+        self._interval = interval
+        self._stopping = stopping
+        self._clock = clock
         self._lock = threading.Lock()  # guards the two that follow
         self._nodes: Mapping[str, str] = {}  # uuid to name
-        # What is to be released: uuids of claims, each with its call's.
-        self._pending: set[tuple[str, str]] = set()
+        # What is to be released, in turn: uuids of claims, each with its call's.
+        self._pending: dict[tuple[str, str], None] = {}
 
     def know(self, nodes: Mapping[str, str]) -> None:
         """Take up which nodes the host has, by name, and try releases again.
 
-        The audits' thread calls it.
+        The audits' thread calls it. It takes _AUDIT_SHARE of the time between two
+        audits, and one call; what is left comes after the next one.
         """
         with self._lock:
             self._nodes = {uuid: name for name, uuid in nodes.items()}
-            pending = sorted(self._pending)
+            pending = list(self._pending)
+        until = self._clock() + self._interval() * _AUDIT_SHARE
         for one in pending:
-            if not self._release(*one):
-                return  # nor would the others be
+            if self._stopping.is_set() or self._clock() >= until:
+                return
+            if not self._release_again(one):
+                return
 
     def claim(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Let the conductor book a claim, and return what it says.
@@ -141,14 +162,32 @@ class Claimer:
         return list(wanted)
 
     def _undo(self, uuid: str, attempt: str) -> None:
+        one = (uuid, attempt)
         with self._lock:
             if len(self._pending) < _MOST_PENDING:
-                self._pending.add((uuid, attempt))
-        self._release(uuid, attempt)
+                self._pending[one] = None
+        self._release(one, self._seconds * _RELEASE_SHARE)
 
-    def _release(self, uuid: str, attempt: str) -> bool:
-        """Release a claim; return whether it is done with."""
-        seconds = self._seconds * _RELEASE_SHARE
+    def _release_again(self, one: tuple[str, str]) -> bool:
+        """Try one once more; return whether the next one can be tried now."""
+        seconds = min(self._seconds * _RELEASE_SHARE, _AGAIN_SECONDS)
+        self._marks.releasing()
+        try:
+            failure = self._release(one, seconds)
+        finally:
+            self._marks.released()
+        if failure is not None:
+            with self._lock:  # behind the others: they may not wait for this one
+                if one in self._pending:
+                    del self._pending[one]
+                    self._pending[one] = None
+        return not isinstance(failure, _NOBODY_THERE)
+
+    def _release(
+        self, one: tuple[str, str], seconds: float
+    ) -> errors.MusterbookError | None:
+        """Release a claim; return why it is to be tried again, None: it is done."""
+        uuid, attempt = one
         try:
             self._conductor.release_claim(
                 self._held.context, uuid, timeout=seconds, attempt=attempt
@@ -156,11 +195,11 @@ class Claimer:
         except errors.MusterbookError as exc:
             if isinstance(exc, (*_UNKNOWN, errors.DatabaseBusy)):
                 LOG.debug("Claim %s is released later: %s", uuid, exc.message)
-                return False
+                return exc
             LOG.warning("Claim %s is not released: %s", uuid, exc.message)
         with self._lock:
-            self._pending.discard((uuid, attempt))
-        return True
+            self._pending.pop(one, None)
+        return None
 
 
 def _refused(uuid: object, word: str, text: str) -> errors.ClaimRefused:

@@ -82,6 +82,7 @@ class Progress:
         self._marked = clock()
         self._reading = False
         self._saving: str | None = None
+        self._releasing = False
         self._failure: str | None = None
 
     def set_seconds(self, seconds: float) -> None:
@@ -124,6 +125,18 @@ class Progress:
             self._marked = self._clock()
             self._saving = None
 
+    def releasing(self) -> None:
+        """Mark that a conductor is asked to release a claim now."""
+        with self._lock:
+            self._marked = self._clock()
+            self._releasing = True
+
+    def released(self) -> None:
+        """Mark that this has ended, well or not."""
+        with self._lock:
+            self._marked = self._clock()
+            self._releasing = False
+
     def excuse(self, seconds: float) -> None:
         """Don't count so many seconds, in which the whole process was frozen."""
         with self._lock:
@@ -140,7 +153,8 @@ class Progress:
                 return None
             now = self._clock()
             for_so_long = f"for {self._seconds:g} s"
-            allowed = self._seconds + (CALLS_SECONDS if self._saving else 0.0)
+            calling = self._saving is not None or self._releasing
+            allowed = self._seconds + (CALLS_SECONDS if calling else 0.0)
             if now - self._marked >= allowed:
                 return self._describe(for_so_long)
             if full_since is not None and now - full_since >= self._seconds:
@@ -163,6 +177,8 @@ class Progress:
     def _describe(self, for_so_long: str) -> str:
         if self._saving is not None:
             return f"no end of saving node {self._saving} {for_so_long}"
+        if self._releasing:
+            return f"no end of releasing a claim {for_so_long}"
         if self._failure is not None:
             return f"no inventory {for_so_long}: {self._failure}"
         if self._reading:

@@ -156,6 +156,7 @@ class ConductorAPI(claim_calls.ClaimCalls, ovo_base.VersionedObjectIndirectionAP
         """
         began = time.monotonic()
         left = seconds
+        unknown: errors.DatabaseUnavailable | None = None
         if "object_versions" in args:
             args = args | {"object_versions": self._pinned(args["object_versions"])}
         for turn in range(1, _TURNS + 1):
@@ -163,7 +164,13 @@ class ConductorAPI(claim_calls.ClaimCalls, ovo_base.VersionedObjectIndirectionAP
                 return self._client.call(
                     context, method, timeout=left, interface=interface, **args
                 )
-            except errors.DatabaseUnavailable:
+            except errors.DatabaseBusy:
+                if unknown is None:
+                    raise
+                # This conductor didn't make the change; the one before may have.
+                raise unknown from None
+            except errors.DatabaseUnavailable as exc:
+                unknown = exc
                 taken = time.monotonic() - began
                 left = seconds - taken
                 # Not when the next one would have too little time to say the same.

@@ -183,7 +183,10 @@ class InventoryChanged(MusterbookError):
 
 
 class DatabaseUnavailable(MusterbookError):
-    """The database can't be reached or didn't answer. Facts: reason."""
+    """The database can't be reached or didn't answer. Facts: reason.
+
+    Whether a change that was asked for was made is unknown.
+    """
 
     code = "database-unavailable"
     http_status = 503
@@ -191,7 +194,10 @@ class DatabaseUnavailable(MusterbookError):
 
 
 class DatabaseBusy(MusterbookError):
-    """Deadlocks or locks outlasted every retry; try again. Facts: reason."""
+    """Deadlocks or locks outlasted every retry; try again. Facts: reason.
+
+    Never raised when an attempt may have been committed: DatabaseUnavailable is.
+    """
 
     code = "database-busy"
     http_status = 503

@@ -275,10 +275,10 @@ def is_urgent(engine: sa.Engine) -> bool:
 
 
 def _unbegun(engine: sa.Engine, mark: str) -> sa.Connection:
-    options: dict[str, Any] = {mark: True}
+    connection = engine.connect().execution_options(**{mark: True})
     if engine.dialect.name == "postgresql":
-        options["isolation_level"] = "AUTOCOMMIT"
-    return engine.connect().execution_options(**options)
+        db_postgresql.begin_nothing(connection)
+    return connection
 
 
 # -- MySQL, MariaDB and PostgreSQL -------------------------------------------------
@@ -309,6 +309,7 @@ def _server_engine(url: sa.URL, seconds: int, options: dict[str, Any]) -> sa.Eng
         _begin_by_statement(engine)
     else:
         db_postgresql.bound_waiting(engine, seconds)
+        db_postgresql.begin_again(engine)
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, record: Any) -> None:

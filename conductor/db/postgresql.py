@@ -1,4 +1,4 @@
-"""psycopg2's waiting for PostgreSQL, bounded."""
+"""psycopg2's ways with PostgreSQL: waiting that is bounded, and no BEGIN."""
 
 import select
 import time
@@ -46,6 +46,28 @@ def bound_waiting(engine: sa.Engine, seconds: int) -> None:
             raise driver.OperationalError(
                 f"connection to server failed: {said}"
             ) from None
+
+
+def begin_nothing(connection: sa.Connection) -> None:
+    """Let each statement be a transaction of its own, until begin_again's reset.
+
+    Not by SQLAlchemy's isolation_level (2.1): that is taken back after the errors of a
+    connection's return to the pool were caught, by a call of psycopg2 that sends a SET.
+    A server that went in between made an error of the driver out of work that was done,
+    and the pool lost the place.
+    """
+    driver: Any = connection.connection.dbapi_connection
+    if not driver.closed:  # else the first statement says so, in SQLAlchemy's words
+        driver.autocommit = True
+
+
+def begin_again(engine: sa.Engine) -> None:
+    """Let connections that return to the pool begin transactions; asks no server."""
+
+    @event.listens_for(engine, "reset")
+    def _reset(connection: Any, record: Any, state: Any) -> None:
+        if connection.autocommit:
+            connection.autocommit = False
 
 
 def _connect_timeout(driver: Any, connection: Any) -> float:

@@ -108,7 +108,8 @@ def run(
     :param again_on_duplicate: a duplicate key means that somebody was faster, and
         running again lets work see it; else the DBDuplicateEntry is the caller's
     :raises DatabaseBusy: conflicts outlasted the attempts; nothing was changed
-    :raises DatabaseUnavailable: no connection, or an error of no known kind
+    :raises DatabaseUnavailable: no connection, or an error of no known kind, or one
+        of the attempts was lost: it is unknown whether anything was changed
     :raises DatabaseShape: a table or column is missing
     """
     return _guarded(engine, lambda: engine.begin(), work, again_on_duplicate)
@@ -149,6 +150,7 @@ def _attempt(
     seen: outage.Outage,
 ) -> T:
     started = time.monotonic()
+    lost = False  # an attempt's answer was, so it may have been committed
     for attempt in range(1, _ATTEMPTS + 1):
         asked = seen.now()
         try:
@@ -162,7 +164,8 @@ def _attempt(
             if trouble is Trouble.DUPLICATE and not again_on_duplicate:
                 raise
             if last or trouble not in _WORTH_A_RETRY:
-                raise named(trouble, exc) from exc
+                raise _final(trouble, exc, lost) from exc
+            lost = lost or trouble is Trouble.LOST
             LOG.debug("Running a transaction again (%s)", trouble.value)
         except errors.MusterbookError:
             seen.answered(asked)  # what was found decided it
@@ -173,6 +176,15 @@ def _attempt(
         pause = min(_FIRST_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE)
         time.sleep(random.uniform(0.1, 1.0) * pause)  # noqa: S311  # no secret
     raise AssertionError("the last attempt returns or raises")
+
+
+def _final(trouble: Trouble, exc: Exception, lost: bool) -> errors.MusterbookError:
+    """Return what the call ends in, which is never that a lost change wasn't made."""
+    error = named(trouble, exc)
+    if not lost or isinstance(error, errors.DatabaseUnavailable):
+        return error
+    reason = error.kwargs["reason"]
+    return errors.DatabaseUnavailable(reason=f"its answer was lost, then {reason}")
 
 
 def _tell(

@@ -1,5 +1,6 @@
 """Deadlocks and lost connections are tried again, then named."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from concurrent import futures
 import contextlib
@@ -11,6 +12,7 @@ import uuid
 from oslo_db import exception as oslo_exc
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
 
 from conductor.db import engine as db_engine
 from conductor.db import liveness
@@ -184,6 +186,85 @@ def test_lock_held_by_somebody_else(
         with pytest.raises(errors.DatabaseBusy) as caught:
             live.acquire("leader", "a", 60)
     assert "leases" not in str(caught.value)
+
+
+def _lose_the_answer(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]
+) -> None:
+    """Let the server go right after the next commit, and something happen then."""
+    commit = engine.dialect.do_commit
+    own_id = _OWN_ID[engine.dialect.name]
+    killer = sa.create_engine(engine.url, poolclass=sa.NullPool)
+
+    def lose(connection: Any) -> None:
+        commit(connection)
+        monkeypatch.undo()
+        cursor = connection.cursor()
+        cursor.execute(own_id)
+        _kill(killer, cursor.fetchone()[0])
+        then()
+        cursor.execute("SELECT 1")  # what the driver says then
+
+    monkeypatch.setattr(engine.dialect, "do_commit", lose)
+
+
+def test_a_lost_commit_is_never_said_not_to_be_made(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("there is no server to lose")
+    monkeypatch.setattr(retry, "_ATTEMPTS", 2)
+    second = pytest.MonkeyPatch()
+    liveness.LivenessStore(engine).acquire("leader", "a", 60)
+    change = models.leases.update().values(owner="x")
+    wait = {
+        "mysql": "SET SESSION innodb_lock_wait_timeout = 1",
+        "postgresql": "SET lock_timeout = '1s'",
+    }[engine.dialect.name]
+    attempts = []
+
+    def work(connection: sa.Connection) -> None:
+        attempts.append(1)
+        connection.execute(sa.text(wait))
+        connection.execute(change)
+
+    with engine.connect() as other:
+        locked = sa.select(models.leases.c.owner).with_for_update()
+        _lose_the_answer(engine, second, lambda: other.execute(locked))
+        with pytest.raises(errors.DatabaseUnavailable, match="its answer was lost"):
+            retry.run(engine, work)
+        assert len(attempts) == 2
+        # It was made: that it wasn't would have been a lie.
+        assert other.execute(locked).scalars().all() == ["x"]
+
+
+def test_killed_on_the_way_back_to_the_pool(engine: sa.Engine) -> None:
+    """What is done is done: no error of the driver's comes of it, no place is lost."""
+    if engine.dialect.name != "postgresql":
+        pytest.skip("its drivers change nothing there")
+    killer = sa.create_engine(engine.url, poolclass=sa.NullPool)
+    killed = []
+
+    def kill(connection: Any, record: Any, state: Any) -> None:
+        killed.append(connection.info.backend_pid)
+        _kill(killer, killed[-1])
+
+    t = models.leases
+    at = {"renewed_at": types.now(), "expires_at": types.now()}
+    values = {"name": "a", "owner": "", "term": 1, **at}
+    for _ in range(3):  # a connection's first uses may differ
+        retry.read(engine, lambda c: c.execute(sa.select(t.c.name)).all())
+    event.listen(engine, "reset", kill)
+    retry.single(engine, lambda c: c.execute(t.insert().values(values)))
+    event.remove(engine, "reset", kill)
+    assert len(killed) == 1
+    assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]  # QueuePool's
+    event.listen(engine, "reset", kill)
+    names = retry.read(engine, lambda c: c.execute(sa.select(t.c.name)).scalars().all())
+    event.remove(engine, "reset", kill)
+    assert names == ["a"]
+    assert len(killed) == 2
+    assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
 def test_errors_hold_no_sql(engine: sa.Engine) -> None:

@@ -1,6 +1,8 @@
 """Claims by the agent: what it looks at, and what it leaves behind."""
 
+from collections.abc import Callable
 from collections.abc import Mapping
+import threading
 from typing import Any
 
 import pytest
@@ -28,6 +30,8 @@ class Conductor:
         self.seconds: list[float] = []
         self.claim_fails: Exception | None = None
         self.release_fails: Exception | None = None
+        #: What happens while a release is on its way.
+        self.releasing: Callable[[str], None] = lambda uuid: None
 
     def claim(
         self, context: Any, request: Mapping[str, Any], timeout: float
@@ -46,6 +50,7 @@ class Conductor:
     ) -> None:
         assert attempt in self.attempts
         self.seconds.append(timeout)
+        self.releasing(uuid)
         if self.release_fails is not None:
             raise self.release_fails
         self.released.append(uuid)
@@ -57,7 +62,34 @@ class World:
         self.conductor = Conductor()
         self.marks = progress.Progress(30.0, lambda: self.now)
         held = tenure.Tenure(Grant("web1", 4, "secret"))
-        self.claimer = claims.Claimer(self.conductor, held, self.marks, 5.0)
+        self.interval = 10.0
+        self.stopping = threading.Event()
+        self.claimer = claims.Claimer(
+            self.conductor,
+            held,
+            self.marks,
+            5.0,
+            lambda: self.interval,
+            self.stopping,
+            lambda: self.now,
+        )
+        self.claimer.know({"web1": NODE})
+
+    def leave_unreleased(self, count: int) -> list[str]:
+        """Let so many claims and their releases be lost; return their uuids."""
+        asked = [f"{number:08}{UUID[8:]}" for number in range(count)]
+        self.conductor.claim_fails = self.conductor.release_fails = LOST
+        for uuid in asked:
+            with pytest.raises(errors.ConductorUnavailable):
+                self.claimer.claim({**ASKED, "uuid": uuid})
+        self.conductor.release_fails = None
+        self.conductor.seconds.clear()
+        return asked
+
+    def audit(self) -> None:
+        """Do what a loop does, at the end of which the claimer is told."""
+        self.marks.reading()
+        self.marks.read()
         self.claimer.know({"web1": NODE})
 
 
@@ -140,3 +172,94 @@ def test_a_release_that_is_refused_is_not_tried_for_ever(world: World) -> None:
     world.conductor.release_fails = None
     world.claimer.know({"web1": NODE})
     assert world.conductor.released == []
+
+
+def test_a_slow_conductor_keeps_no_audit_waiting(world: World) -> None:
+    """Audits come as ever, nobody calls the agent stalled, and all is done at last."""
+    world.marks.set_seconds(2.0)
+    world.interval = 1.0
+    asked = world.leave_unreleased(300)
+    taken = 0.03  # seconds, as a busy conductor's
+
+    def slow(uuid: str) -> None:
+        for _ in range(3):
+            world.now += taken / 3
+            assert world.marks.standstill() is None
+
+    world.conductor.releasing = slow
+    audits = 0
+    while len(world.conductor.released) < len(asked):
+        began = world.now
+        world.audit()
+        # A quarter of the second between two, and the call that was begun in it.
+        assert world.now - began < 0.25 + taken + 0.001
+        audits += 1
+        assert audits < 60
+        world.now += world.interval
+        assert world.marks.standstill() is None
+    assert world.conductor.released == asked  # the oldest first, each once
+    world.audit()
+    assert world.conductor.released == asked
+
+
+def test_one_call_may_take_longer_than_a_standstill(world: World) -> None:
+    world.marks.set_seconds(2.0)
+    world.interval = 1.0
+    asked = world.leave_unreleased(3)
+
+    def slow(uuid: str) -> None:
+        world.now += 9.0
+        assert world.marks.standstill() is None
+        assert world.marks.trouble() is None
+
+    world.conductor.releasing = slow
+    for done in (1, 2, 3):
+        world.audit()
+        assert world.conductor.released == asked[:done]
+        assert world.marks.standstill() is None
+    # One call has no longer than any of an audit's.
+    assert set(world.conductor.seconds) == {1.0}
+
+
+def test_a_release_after_an_audit_has_no_more_than_ten_seconds() -> None:
+    world = World()
+    world.claimer._seconds = 600.0
+    world.leave_unreleased(1)
+    world.audit()
+    assert world.conductor.seconds == [10.0]
+
+
+@pytest.mark.parametrize(
+    ("failure", "others"),
+    [
+        (LOST, False),
+        (errors.DatabaseUnavailable(reason="x"), False),
+        (errors.DatabaseBusy(reason="x"), True),
+        (errors.RemoteFailure(class_name="X"), True),
+    ],
+)
+def test_one_that_always_fails_keeps_no_other_waiting(
+    world: World, failure: errors.MusterbookError, others: bool
+) -> None:
+    asked = world.leave_unreleased(3)
+
+    def fail(uuid: str) -> None:
+        if uuid == asked[0]:
+            raise failure
+
+    world.conductor.releasing = fail
+    world.audit()
+    assert world.conductor.released == (asked[1:] if others else [])
+    world.audit()
+    assert world.conductor.released == asked[1:]
+    world.conductor.releasing = lambda uuid: None
+    world.audit()
+    assert sorted(world.conductor.released) == asked
+
+
+def test_a_stop_waits_for_one_release_only(world: World) -> None:
+    asked = world.leave_unreleased(3)
+    world.conductor.releasing = lambda uuid: world.stopping.set()
+    world.audit()
+    world.audit()
+    assert world.conductor.released == asked[:1]

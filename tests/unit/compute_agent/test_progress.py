@@ -190,3 +190,20 @@ def test_a_time_that_is_too_short_is_refused(value: float) -> None:
 @pytest.mark.parametrize("value", [0, 1, 25])
 def test_others_are_not(value: float) -> None:
     progress.check(loaded(value))
+
+
+def test_a_release_may_wait_for_a_conductor_but_not_for_ever(
+    marks: progress.Progress, clock: Clock
+) -> None:
+    marks.read()
+    clock.now += 20
+    marks.releasing()
+    clock.now += 25 + progress.CALLS_SECONDS - 1
+    assert marks.standstill() is None
+    clock.now += 1
+    assert marks.standstill() == "no end of releasing a claim for 25 s"
+    marks.released()
+    clock.now += 24
+    assert marks.standstill() is None
+    clock.now += 1
+    assert marks.standstill() == "no audit for 25 s"

@@ -76,3 +76,12 @@ def test_other_errors_are_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(errors.DatabaseBusy):
         api.ping(context.service_context())
     assert len(conductors.given) == 1
+
+
+def test_a_second_one_that_is_busy_says_nothing_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conductors, api = ask(monkeypatch, LOST, errors.DatabaseBusy(reason="r"), None)
+    with pytest.raises(errors.DatabaseUnavailable):
+        api.ping(context.service_context())
+    assert len(conductors.given) == 2
