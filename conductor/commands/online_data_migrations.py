@@ -52,6 +52,11 @@ def run(conf: cfg.ConfigOpts, say: commands.Say) -> int:
         if arguments.max_count is None or totals.changed < arguments.max_count:
             for mended in mend.mend(engine, dry_run=dry_run):
                 say(_mended_line(mended))
+            for custom in mend.mend_custom(engine, dry_run=dry_run):
+                say(
+                    f"custom usage mended: compute node {custom.id}: used "
+                    f"{progress.shown(custom.used)}; was {progress.shown(custom.was)}"
+                )
     except errors.DatabaseBusy as exc:
         totals.say()
         say(f"more to do, run it again: {exc.message}")
