@@ -2,8 +2,8 @@
 
 Names orphans, duplicates, rows of Juno's shape (NULL hosts), nodes without a name or
 a service, services without a host or nodes, and nodes whose usage isn't the sum of
-allocations. For information, and no finding: usage that no agent has confirmed yet.
-Agents may save meanwhile.
+allocations or whose custom resources can't be read. For information, and no finding:
+usage that no agent has confirmed yet. Agents may save meanwhile.
 """
 
 import argparse

@@ -59,6 +59,7 @@ def run(conf: cfg.ConfigOpts, say: commands.Say) -> int:
         # A count may have been reached with the last row.
         if left <= 0 or not totals.reached(arguments.max_count):
             unmendable = _mend(mend.mend(engine, dry_run=dry_run), say)
+            _mend_custom(mend.mend_custom(engine, dry_run=dry_run), say)
     except errors.DatabaseBusy as exc:
         totals.say()
         say(f"more to do, run it again: {exc.message}")
@@ -77,6 +78,14 @@ def _mend(nodes: Iterable[mend.Mended], say: commands.Say) -> int:
         say(_mended_line(mended))
         unmendable += mended.problem is not None
     return unmendable
+
+
+def _mend_custom(nodes: Iterable[mend.MendedCustom], say: commands.Say) -> None:
+    for custom in nodes:
+        say(
+            f"custom usage mended: compute node {custom.id}: used "
+            f"{progress.shown(custom.used)}; was {progress.shown(custom.was)}"
+        )
 
 
 def _conclusion(say: commands.Say, left: int, stuck: int) -> int:

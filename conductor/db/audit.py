@@ -6,6 +6,7 @@ meanwhile.
 """
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 
 from conductor.db import allocations
 from conductor.db import booking
+from conductor.db import custom_usage
 from conductor.db import legacy
 from conductor.db import models
 from conductor.db import nodes
@@ -32,6 +34,8 @@ _PAGE = 1000
 
 #: The last row's key, in the order of the query.
 _Key = tuple[int, ...]
+_Rows = Collection[Mapping[str, Any]]
+_Judge = Callable[[sa.Connection, _Rows], _Rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Kind:
     :ivar select: returns the query, in order of key, of the rows behind a key
     :ivar key: the columns of the key
     :ivar fault: False: it is told for information, nothing is wrong
+    :ivar judge: looks at what the query brought, and returns the findings among it;
+        None: all of it
     """
 
     name: str
@@ -52,6 +58,7 @@ class Kind:
     key: tuple[str, ...] = ("id",)
     first: _Key = (0,)
     fault: bool = True
+    judge: _Judge | None = None
 
 
 # -- queries -----------------------------------------------------------------------
@@ -169,6 +176,11 @@ def not_the_sum(key: _Key) -> sa.Select[Any]:
     return _live_nodes(key, booked, wrong).add_columns(*told)
 
 
+def with_custom(key: _Key) -> sa.Select[Any]:
+    """Return the nodes with any custom resources, which may be wrong or right."""
+    return _live_nodes(key, custom_usage.ANY)
+
+
 def _unconfirmed(key: _Key) -> sa.Select[Any]:
     held = sa.and_(
         _A.c.node_id == _T.c.id,
@@ -246,6 +258,15 @@ KINDS: tuple[Kind, ...] = (
         not_the_sum,
     ),
     Kind(
+        "custom_usage_not_the_sum",
+        "nodes whose custom_used isn't what is allocated (booked), or with a JSON text "
+        "of custom resources that can't be read",
+        "db online_data_migrations writes custom_used anew; an agent its node's "
+        "custom_resources; of an allocation's text somebody decides, or releases it",
+        with_custom,
+        judge=custom_usage.findings,
+    ),
+    Kind(
         "unconfirmed_usage",
         "usage that an agent has still to confirm: left by Juno, or written by an "
         "agent of object version 1.0",
@@ -268,10 +289,17 @@ def _find(engine: sa.Engine, kind: Kind) -> Iterator[Mapping[str, Any]]:
     key: _Key = kind.first
     while True:
         page = _page(engine, kind.select(key).limit(_PAGE))
-        yield from page
+        yield from _judged(engine, kind, page)
         if len(page) < _PAGE:
             return
         key = tuple(page[-1][name] for name in kind.key)
+
+
+def _judged(engine: sa.Engine, kind: Kind, page: _Rows) -> _Rows:
+    judge = kind.judge
+    if judge is None or not page:
+        return page
+    return retry.read(engine, lambda c: judge(c, page))
 
 
 def _page(engine: sa.Engine, query: sa.Select[Any]) -> list[Mapping[str, Any]]:

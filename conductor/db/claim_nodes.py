@@ -169,7 +169,9 @@ class Changes:
             for name, amount in self._sums[node_id].items()
             if name not in claim_rules.RESOURCES
         }
-        if not sums:
+        if not sums or not claim_rules.readable(self._rows[node_id]["custom_used"]):
+            # What can't be read stays, for db check to be found: a number would be
+            # taken for the sum.
             return
         used_now = dict(claim_rules.counts(self._rows[node_id]["custom_used"]))
         for name, amount in sums.items():

@@ -14,8 +14,12 @@ import functools
 import json
 from typing import Any
 
+from oslo_log import log as logging
+
 from conductor.db import limits
 from conductor.db import usage
+
+LOG = logging.getLogger(__name__)
 
 #: Where each resource's ratio stands, and what counts where there is none: a node
 #: whose agent never reported one isn't overcommitted.
@@ -228,13 +232,40 @@ def counts(text: str | None) -> dict[str, int]:
     """Return the amounts in a stored JSON object; what is no amount is left out."""
     if not text:
         return {}
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
+    found = _parsed(text)
+    if not _are_amounts(found):
+        _complain(text)
     if not isinstance(found, dict):
         return {}
     return {name: n for name, n in found.items() if type(n) is int and n >= 0}
+
+
+def readable(text: str | None) -> bool:
+    """Return whether all of a stored JSON object are amounts; so is one of nothing."""
+    return not text or _are_amounts(_parsed(text))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _are_amounts(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        type(n) is int and n >= 0 for n in found.values()
+    )
+
+
+@functools.lru_cache(256)
+def _complain(text: str) -> None:
+    # Remembered, and so said once.
+    LOG.warning(
+        "What is stored of custom resources can't be read: %s; musterbook-manage db "
+        "check says where it stands",
+        ascii(text)[:80],
+    )
 
 
 def room_of(row: Mapping[str, Any], hindrances: Sequence[tuple[str, str]] = ()) -> Room:
@@ -253,7 +284,9 @@ def room_of(row: Mapping[str, Any], hindrances: Sequence[tuple[str, str]] = ()) 
         total[name] = max(0, row[name])
         offered[name] = capacity(row[name], reserved, row[RATIOS[name]])
         free[name] = offered[name] - (row[resource.used] - reserved)
+    known = readable(row["custom_used"])
     for name, amount in custom.items():
         total[name] = offered[name] = amount
-        free[name] = amount - custom_used.get(name, 0)
+        # Of what is used nobody knows how much, nothing is given out.
+        free[name] = amount - custom_used.get(name, 0) if known else 0
     return Room(row["uuid"], total, offered, free, hindrances)

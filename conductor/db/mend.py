@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from conductor.db import allocations
 from conductor.db import audit
 from conductor.db import booking
+from conductor.db import custom_usage
 from conductor.db import limits
 from conductor.db import models
 from conductor.db import retry
@@ -23,6 +24,7 @@ from musterbook import errors
 
 _T = models.compute_nodes
 _PAGE = 100
+_LOCK = sa.select(_T.c.id).where(_T.c.id == sa.bindparam("id")).with_for_update()
 
 
 class Mended(NamedTuple):
@@ -37,6 +39,49 @@ class Mended(NamedTuple):
     was: booking.Amounts
     used: booking.Amounts
     problem: str | None = None
+
+
+class MendedCustom(NamedTuple):
+    """A node whose custom_used was, or would be, written anew.
+
+    :ivar was, used: JSON texts
+    """
+
+    id: int
+    was: str | None
+    used: str | None
+
+
+def mend_custom(engine: sa.Engine, *, dry_run: bool = False) -> Iterator[MendedCustom]:
+    """Let custom_used of all live nodes be what is allocated, as mend() does."""
+    after = 0
+    while True:
+        ids = retry.read(engine, functools.partial(_with_custom, after))
+        for node_id in ids:
+            mended = _one_custom(engine, node_id, dry_run)
+            if mended is not None:
+                yield mended
+        if len(ids) < _PAGE:
+            return
+        after = ids[-1]
+
+
+def _with_custom(after: int, connection: sa.Connection) -> list[int]:
+    query = audit.with_custom((after,)).with_only_columns(_T.c.id).limit(_PAGE)
+    return list(connection.execute(query).scalars())
+
+
+def _one_custom(engine: sa.Engine, node_id: int, dry_run: bool) -> MendedCustom | None:
+    """Look without a lock first: hardly a node is wrong."""
+
+    def write(connection: sa.Connection) -> custom_usage.Sum | None:
+        connection.execute(_LOCK, {"id": node_id})
+        return custom_usage.mend(connection, node_id, write=True)
+
+    found = retry.read(engine, lambda c: custom_usage.mend(c, node_id, write=False))
+    if found is not None and not dry_run:
+        found = retry.run(engine, write)
+    return None if found is None else MendedCustom(node_id, found.used, found.text)
 
 
 def mend(engine: sa.Engine, *, dry_run: bool = False) -> Iterator[Mended]:

@@ -125,11 +125,17 @@ def _start(
     here: world.World, config: str, fleet: claim_fleet.Fleet, nodes: list[Node]
 ) -> _Bench:
     """Start both sides, and make their messages as large as each other's."""
+    # All at once, as each takes a while.
     conductor = here.start_conductor(config)
-    callers = here.start("callers", "tests.bench.claim_caller")
-    callers.ask("connect", rabbit=here.rabbit_url)
     path = claim_fleet.write_agent(here.folder, _AGENT, here.common())
     agent = here.start("agent", "compute_agent.main", "--config-file", path)
+    callers = here.start("callers", "tests.bench.claim_caller")
+    module = "tests.bench.claim_floor"
+    floor = {
+        role: here.start(f"floor-{role}", module, role) for role in ("server", "relay")
+    }
+    floor_callers = here.start("floor-callers", module, "callers")
+    callers.ask("connect", rabbit=here.rabbit_url)
 
     def of_agent() -> list[Node]:
         agent.check()
@@ -137,13 +143,8 @@ def _start(
 
     its = util.wait_until(of_agent, _AGENT_SECONDS, "the agent's node")
     fleet.say_up()  # of its host as well
-    module = "tests.bench.claim_floor"
-    floor = {
-        role: here.start(f"floor-{role}", module, role) for role in ("server", "relay")
-    }
     for one in floor.values():
         one.ask("setup", rabbit=here.rabbit_url, database=here.database_url)
-    floor_callers = here.start("floor-callers", module, "callers")
     floor_callers.ask("connect", rabbit=here.rabbit_url)
     sizes: dict[str, dict[str, dict[str, int]]] = {"ours": {}, "floor": {}}
     for way in ("conductor", "batch", "agent"):
@@ -268,7 +269,7 @@ def _table(
         floor, ours = ([medians[s][cell][n] for n in names] for s in ("floor", "ours"))
         shown = ratios[cell]
         rows += [
-            [cell, "floor", *floor],
+            [cell.replace("conductor", "cond."), "floor", *floor],
             ["", "ours", *ours],
             ["", "ratio", *(shown.get(name, "") for name in names)],
         ]

@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from compute_agent import rpcapi as compute_rpcapi
+from conductor import rpcapi as conductor_rpcapi
 from musterbook import context
 from musterbook import errors
 from tests import process
@@ -188,6 +189,62 @@ def test_a_restart_of_the_agent_changes_nothing(lab: labs.Lab) -> None:
     assert samples.look()[:2] == (8, 28)
     with pytest.raises(errors.ClaimGone):
         lab.conductor.confirm_claim(ME, kept[0]["uuid"])
+
+
+# Half a minute of it is MariaDB's, which ends a transaction that stands still.
+@pytest.mark.slow
+def test_a_conductor_that_freezes_with_the_lock_books_nothing_too_much(
+    lab: labs.Lab,
+) -> None:
+    """It wakes up after another one gave the node away."""
+    lab.start_agent("node-a")
+    lab.wait_state("node-a", "up", timeout=outages.BUSY)
+    node = lab.fleet()["node-a"]["uuid"]
+    patient = conductor_rpcapi.ConductorAPI(lab.transport, 300.0)
+    mine, others = ask(node, vcpus=8), ask(node, vcpus=8)
+    ratio = 4  # of the agent's CPUs, by default
+    filling = [ask(node, vcpus=8) for _ in range(ratio - 1)]
+    for request in filling:
+        patient.claim(ME, request)
+    frozen = lab.process("c1")
+    engine = sa.create_engine(lab.database)
+
+    def waits() -> bool:
+        query = "SELECT COUNT(*) FROM information_schema.innodb_trx"
+        query += " WHERE trx_state = 'LOCK WAIT'"
+        with engine.connect() as connection:
+            return bool(connection.execute(sa.text(query)).scalar_one())
+
+    def try_others() -> bool:
+        # Until the server ends the frozen one's transaction, the node is locked.
+        try:
+            return bool(lab.conductor.claim(ME, others)["uuid"])
+        except errors.MusterbookError:
+            return False
+
+    with futures.ThreadPoolExecutor(1) as pool:
+        with engine.connect() as locking:
+            locking.execute(sa.text("SELECT id FROM compute_nodes FOR UPDATE"))
+            asked = pool.submit(patient.claim, ME, mine)
+            util.wait_until(waits, outages.BUSY)
+            frozen.freeze()
+        try:
+            lab.start_conductor("c2")
+            lab.wait_serving("c2")
+            util.wait_until(try_others, 2 * outages.BUSY)
+        finally:
+            frozen.thaw()
+        # It has lost its transaction, and tries again or says that it doesn't know.
+        with pytest.raises((errors.ClaimRefused, errors.DatabaseUnavailable)):
+            asked.result(300)
+    engine.dispose()
+    with pytest.raises(errors.ClaimRefused) as caught:
+        patient.claim(ME, mine)
+    assert "no-room" in {reason["reason"] for reason in caught.value.reasons}
+    samples = Samples(lab)
+    assert samples.look()[:2] == (8, 8 * ratio)
+    booked = [request["uuid"] for request in (*filling, others)]
+    assert sorted(samples.uuids()) == sorted(booked)
 
 
 # -- a fleet in which things are killed --------------------------------------------

@@ -86,6 +86,7 @@ FOUND = {
     "nodes_without_service": [],
     "services_without_nodes": [10, 11],
     "usage_not_the_sum": [],
+    "custom_usage_not_the_sum": [],
 }
 FOUND_AFTERWARDS = {
     "orphans": [7, 16],
@@ -97,6 +98,7 @@ FOUND_AFTERWARDS = {
     "nodes_without_service": [],
     "services_without_nodes": [11],
     "usage_not_the_sum": [],
+    "custom_usage_not_the_sum": [],
 }
 #: What it tells for information, afterwards: what was taken over with usage.
 UNCONFIRMED_AFTERWARDS = [1, 2, 3, 4, 8, 9, 11, 12]

@@ -10,8 +10,10 @@ import sqlalchemy as sa
 
 from compute_agent import rpcapi as compute_rpcapi
 from conductor import claim_requests
+from conductor.db import audit
 from conductor.db import claim_store
 from conductor.db import liveness
+from conductor.db import mend
 from musterbook import errors
 from musterbook import levels
 from tests import util
@@ -522,3 +524,51 @@ def test_which_agents_understand_what_is_new(fleet: claiming.Fleet) -> None:
     assert fleet.records.reached("nova-compute", level, hosts) == ["h7"]
     fleet.set_state("h7", "down")
     assert fleet.records.reached("nova-compute", level, hosts) == []
+
+
+def test_custom_usage_that_is_wrong_is_named_and_mended(
+    engine: sa.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = claiming.Fleet(engine, "h1", "h2", custom_resources={"CUSTOM_FPGA": 4})
+    one = fleet.ask(resources={"CUSTOM_FPGA": 3})
+    fleet.claim(one)
+
+    def write(text: str, table: str = "compute_nodes") -> None:
+        column = "custom" if table == "allocations" else "custom_used"
+        where = "custom IS NOT NULL" if table == "allocations" else "host = 'h1'"
+        with engine.begin() as connection:
+            change = f"UPDATE {table} SET {column} = :text WHERE {where}"  # noqa: S608
+            connection.execute(sa.text(change), {"text": text})
+
+    def found() -> list[Any]:
+        kinds = {kind.name: list(rows) for kind, rows in audit.findings(engine)}
+        return [
+            (row["host"], row["custom_used"], row["custom_booked"], row["unreadable"])
+            for row in kinds["custom_usage_not_the_sum"]
+        ]
+
+    right = '{"CUSTOM_FPGA": 3}'
+    assert found() == []
+    for wrong in ('{"CUSTOM_FPGA": 2}', "{}", '{"CUSTOM_X": 1, "CUSTOM_FPGA": 3}'):
+        write(wrong)
+        assert found() == [("h1", wrong, right, None)]
+        assert [m.used for m in mend.mend_custom(engine, dry_run=True)] == [right]
+        assert [m.was for m in mend.mend_custom(engine)] == [wrong]
+        assert found() == list(mend.mend_custom(engine)) == []
+    # What can't be read isn't taken for nothing: no claim goes beyond what there is.
+    odd = f'{{"{uuidlib.uuid4()}": '  # it is said once a process
+    write(odd)
+    assert found() == [("h1", odd, right, "custom_used")]
+    more = fleet.ask(resources={"CUSTOM_FPGA": 1, "vcpus": 1})
+    for _ in range(3):
+        (answer,) = fleet.claim(more)
+        assert words(answer) == ["no-room"]
+    assert caplog.text.count("can't be read") == 1
+    fleet.store.release(one["uuid"])
+    assert found() == [("h1", odd, None, "custom_used")]
+    list(mend.mend_custom(engine))
+    (answer,) = fleet.claim(more)
+    assert answer["outcome"] == "claimed"
+    fleet.check()
+    write("[1]", "allocations")
+    assert found() == [("h1", '{"CUSTOM_FPGA": 1}', None, f"allocation {more['uuid']}")]
