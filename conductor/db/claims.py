@@ -57,7 +57,10 @@ CLAIMED, REFUSED, CONFLICT, GONE = "claimed", "refused", "conflict", "gone"
 
 
 class _StaleIds(Exception):
-    """A remembered id has another uuid: the database isn't the one it was."""
+    """A remembered id has another uuid, or is gone.
+
+    The database isn't the one it was, or the node was purged, and made anew perhaps.
+    """
 
 
 class _Changed(Exception):
@@ -130,7 +133,8 @@ class ClaimWriter:
         moves = claim_moves.Moves(connection, requests)
         locked = claim_nodes.lock(connection, ids | moves.node_ids)
         by_uuid = {row["uuid"]: row for row in locked}
-        if any(row["uuid"] not in candidates for row in locked if row["id"] in ids):
+        named = [row["uuid"] for row in locked if row["id"] in ids]
+        if len(named) < len(ids) or not candidates.issuperset(named):
             raise _StaleIds
         moves.lock(connection)
         known = _known(connection, requests)

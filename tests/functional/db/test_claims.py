@@ -12,6 +12,7 @@ from compute_agent import rpcapi as compute_rpcapi
 from conductor import claim_requests
 from conductor.db import claim_store
 from conductor.db import liveness
+from conductor.db import purge
 from musterbook import errors
 from musterbook import levels
 from tests import util
@@ -420,6 +421,22 @@ def test_ids_of_another_database_are_looked_up_again(
             {"u": str(uuidlib.uuid4())},
         )
     assert words(fleet.claim(fleet.ask("h1"))[0]) == ["no-such-node"]
+
+
+def test_a_node_purged_and_made_anew_between_two_claims(
+    fleet: claiming.Fleet, engine: sa.Engine
+) -> None:
+    """This conductor saw nothing of it."""
+    fleet.claim(fleet.ask("h1"))
+    old = fleet.nodes.compute_node_get(uuid=fleet.uuids["h1"])
+    fleet.add("h3")
+    fleet.nodes.compute_node_destroy(old["id"], "h1", force=True)
+    list(purge.purge(engine))
+    fleet.nodes.compute_node_create(
+        {"host": "h1", "hypervisor_hostname": "h1", **claiming.NODE}
+        | {"uuid": fleet.uuids["h1"]}
+    )
+    assert fleet.claim(fleet.ask("h1"))[0]["outcome"] == "claimed"
 
 
 def test_what_was_decided_long_ago_is_not_committed(
