@@ -99,8 +99,8 @@ class ClaimCalls:
     ) -> None:
         """Give a claim back; one that isn't known can't be booked any more.
 
-        :param attempt: only if it was last answered to the call of claim whose request
-            had this ``attempt``, a uuid
+        :param attempt: only if it was answered to no other call of claim than the one
+            whose request had this ``attempt``, a uuid
         """
         self._call(
             context,

@@ -99,7 +99,7 @@ class ClaimsManager:
     ) -> None:
         """Give a claim back; harmless if it is gone, or not yet there.
 
-        :param attempt: only if it was last answered to this call of claim
+        :param attempt: only if it was answered to this call of claim and to no other
         """
         if attempt is not None:
             attempt = claim_requests.check_uuid(attempt, "attempt")

@@ -144,7 +144,7 @@ class ClaimWriter:
         }
         if grant is not None:
             grants.check(connection, grant, service_obj.COMPUTE_BINARY)
-        _note_attempts(connection, requests, known)
+        _note_attempts(connection, requests, known, answers)
         if new:
             began = self._clock()
             hopeless = moves.hopeless(new)
@@ -210,18 +210,23 @@ def _note_attempts(
     connection: sa.Connection,
     requests: Sequence[claim_rules.Request],
     known: Mapping[str, Mapping[str, Any]],
+    answers: Mapping[str, Answer],
 ) -> None:
-    """Keep claims that are answered again from being taken back by another call."""
+    """Keep claims that are answered to a second call from being taken back by either.
+
+    Which of the two answers arrived, and in which order they were asked, nobody knows:
+    if neither is wanted, the claim expires.
+    """
     for request in requests:
         stored = known.get(request.uuid)
         if (
             stored is not None
+            and answers[request.uuid]["outcome"] == CLAIMED
             and stored["state"] == allocations.HELD
-            and stored["attempt"] != request.attempt
+            and stored["attempt"] not in (None, request.attempt)
         ):
             change = _A.update().where(_A.c.id == stored["id"], _IS_HELD)
-            change = change.values(attempt=request.attempt)
-            if not connection.execute(change).rowcount:
+            if not connection.execute(change.values(attempt=None)).rowcount:
                 raise _Changed
 
 

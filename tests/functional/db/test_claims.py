@@ -476,6 +476,35 @@ def test_custom_resources_are_counted_as_well(fleet: claiming.Fleet) -> None:
     fleet.check()
 
 
+def test_of_two_calls_neither_takes_back_what_both_were_told(
+    fleet: claiming.Fleet,
+) -> None:
+    """In whichever order their messages arrive, and by way of whom they came."""
+    first, second = str(uuidlib.uuid4()), str(uuidlib.uuid4())
+    for one, another, gives_up in (
+        (first, second, second),
+        (second, first, first),
+        (None, first, first),
+        (first, None, first),
+    ):
+        asked = fleet.ask()
+        for attempt in (one, another, another):
+            (answer,) = fleet.claim({**asked, "attempt": attempt})
+            assert answer["outcome"] == "claimed"
+        fleet.store.release(asked["uuid"], attempt=gives_up)
+    assert fleet.used() == (4, 0, 0)
+    # What was asked otherwise wasn't told that it is there.
+    asked = fleet.ask()
+    fleet.claim({**asked, "attempt": first})
+    (answer,) = fleet.claim({**asked, "attempt": second, "owner": "you"})
+    assert answer["outcome"] == "conflict"
+    fleet.store.release(asked["uuid"], attempt=second)
+    assert fleet.used() == (5, 0, 0)
+    fleet.store.release(asked["uuid"], attempt=first)
+    assert fleet.used() == (4, 0, 0)
+    fleet.check()
+
+
 def test_an_agents_call_takes_back_only_what_nobody_else_was_told(
     fleet: claiming.Fleet,
 ) -> None:
@@ -490,8 +519,9 @@ def test_an_agents_call_takes_back_only_what_nobody_else_was_told(
     live = {c["uuid"] for c in fleet.store.claims()}
     assert live == {one["uuid"] for one in asked[1:]}
     assert fleet.used() == (3, 0, 0)
+    # Whoever asked first was told of it, and isn't told of this.
     fleet.store.release(asked[1]["uuid"], attempt=second)
-    assert fleet.used() == (2, 0, 0)
+    assert fleet.used() == (3, 0, 0)
     # Nobody was told of what isn't known.
     late = fleet.ask()
     fleet.store.release(late["uuid"], attempt=first)
