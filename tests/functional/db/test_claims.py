@@ -319,6 +319,23 @@ def test_a_move_is_booked_on_both_until_it_is_confirmed(fleet: claiming.Fleet) -
     fleet.check()
 
 
+def test_a_move_is_not_moved_before_it_is_confirmed(fleet: claiming.Fleet) -> None:
+    first = fleet.ask("h1")
+    second = fleet.ask("h2", replaces=first["uuid"])
+    third = fleet.ask("h1", replaces=second["uuid"])
+    fleet.claim(first, second)  # of one call: nothing to move yet
+    assert fleet.used("h2") == (0, 0, 0)
+    assert fleet.claim(second)[0]["outcome"] == "claimed"
+    assert words(fleet.claim(third)[0]) == ["being-moved"]
+    fleet.store.confirm(second["uuid"])
+    assert (fleet.used("h1"), fleet.used("h2")) == ((0, 0, 0), (1, 0, 0))
+    assert fleet.claim(third)[0]["outcome"] == "claimed"
+    fleet.store.confirm(third["uuid"])
+    assert (fleet.used("h1"), fleet.used("h2")) == ((1, 0, 0), (0, 0, 0))
+    assert [c["uuid"] for c in fleet.store.claims()] == [third["uuid"]]
+    fleet.check()
+
+
 def test_a_move_that_is_not_confirmed_in_time_leaves_the_first(
     fleet: claiming.Fleet,
 ) -> None:
