@@ -99,7 +99,8 @@ class ClaimWriter:
         nodes since; also when the first answer was lost.
 
         :param requests: of different uuids
-        :param atomic: book all that aren't booked yet, or none of them
+        :param atomic: book all that aren't booked yet, or none of them: also if one
+            is gone or known with other content
         :param grant: the caller's, if it is an agent: it claims nodes of its own host
         :returns: in the same order: ``uuid``, ``outcome`` (CLAIMED ..) and, if it
             is claimed, ``node``, ``host``, ``hypervisor_hostname``, ``state``,
@@ -145,7 +146,10 @@ class ClaimWriter:
         if grant is not None:
             grants.check(connection, grant, service_obj.COMPUTE_BINARY)
         _note_attempts(connection, requests, known, answers)
-        if new:
+        if atomic and any(one["outcome"] != CLAIMED for one in answers.values()):
+            # A member that can't be booked any more: nor are the others.
+            answers |= {request.uuid: _refused(request, ()) for request in new}
+        elif new:
             began = self._clock()
             hopeless = moves.hopeless(new)
             answers |= self._book_new(connection, new, by_uuid, atomic, grant, hopeless)

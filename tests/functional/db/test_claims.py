@@ -131,6 +131,24 @@ def test_a_group_is_booked_whole_or_not_at_all(fleet: claiming.Fleet) -> None:
     fleet.check()
 
 
+def test_a_group_of_which_one_is_gone_or_another_one_is_not_booked(
+    fleet: claiming.Fleet,
+) -> None:
+    gone, other, new = fleet.ask("h1"), fleet.ask("h1"), fleet.ask("h2")
+    fleet.store.release(gone["uuid"])
+    fleet.claim(other)
+    other["resources"] = {"vcpus": 3}
+    for known, outcome in ((gone, "gone"), (other, "conflict")):
+        for asked in ([known, new], [new, known]):
+            found = {a["uuid"]: a for a in fleet.claim(*asked, atomic=True)}
+            assert found[known["uuid"]]["outcome"] == outcome
+            assert words(found[new["uuid"]]) == ["group"]
+    assert fleet.used("h2") == (0, 0, 0)
+    # Not as a group, one of them can be had.
+    assert [a["outcome"] for a in fleet.claim(gone, new)] == ["gone", "claimed"]
+    fleet.check()
+
+
 #: What is written of a host, by name, and why nothing of it can be claimed then.
 BLOCKED: list[tuple[dict[str, Any], str]] = [
     ({"state": "down", "state_cause": "silence"}, "down"),
