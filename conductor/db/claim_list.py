@@ -1,5 +1,7 @@
 """Listing claims, in pages."""
 
+from collections.abc import Iterable
+import json
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,10 +29,14 @@ _INSTANTS = ("created_at", "confirmed_at", "expires_at", "finished_at")
 
 
 class ClaimReader:
-    """Lists claims; any thread may call any method."""
+    """Lists claims; any thread may call any method.
 
-    def __init__(self, engine: sa.Engine) -> None:
+    :param answer_bytes: that a page may have as JSON, unless it is one claim
+    """
+
+    def __init__(self, engine: sa.Engine, answer_bytes: int) -> None:
         self._engine = engine
+        self._answer_bytes = answer_bytes
 
     def claims(
         self,
@@ -43,6 +49,8 @@ class ClaimReader:
         marker: str | None = None,
     ) -> list[dict[str, Any]]:
         """Return up to limit claims in the order in which they were made.
+
+        Fewer if they are large; the last page is the one that is empty.
 
         :param owner: only that one's
         :param host: only of nodes of this host
@@ -75,9 +83,21 @@ class ClaimReader:
                 if found is None:
                     raise errors.MarkerNotFound(marker=marker)
                 after = query.where(_A.c.id > found)
-            return [_shown(row) for row in connection.execute(after).mappings()]
+            return self._page(connection.execute(after).mappings())
 
         return retry.read(self._engine, work)
+
+    def _page(self, rows: Iterable[sa.RowMapping]) -> list[dict[str, Any]]:
+        """Return as many claims as an answer takes."""
+        found: list[dict[str, Any]] = []
+        used = 0
+        for row in rows:
+            claim = _shown(row)
+            used += len(json.dumps(claim))
+            if found and used > self._answer_bytes:
+                break
+            found.append(claim)
+        return found
 
 
 def _shown(row: sa.RowMapping) -> dict[str, Any]:

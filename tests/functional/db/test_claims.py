@@ -1,6 +1,7 @@
 """Claims on three databases: decided, stored, counted, ended."""
 
 from concurrent import futures
+import json
 import threading
 from typing import Any
 import uuid as uuidlib
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 
 from compute_agent import rpcapi as compute_rpcapi
 from conductor import claim_requests
+from conductor.db import claim_reasons
 from conductor.db import claim_store
 from conductor.db import liveness
 from conductor.db import purge
@@ -73,6 +75,49 @@ def test_all_reasons_are_told_at_once(fleet: claiming.Fleet) -> None:
         (fleet.uuids["h2"], "no-such-resource", "CUSTOM_FPGA"),
     ]
     assert fleet.stored() == []
+
+
+def test_no_node_is_locked_while_reasons_are_put_together(
+    fleet: claiming.Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large batch that takes seconds, in which others claim."""
+    others: list[str] = []
+    explain = claim_reasons.explain
+
+    def slow(choices: Any, rooms: Any, most_bytes: int) -> Any:
+        if not others:
+            others.append("")
+            others.append(fleet.claim(fleet.ask("h1", "h2"))[0]["outcome"])
+        return explain(choices, rooms, most_bytes)
+
+    monkeypatch.setattr(claim_reasons, "explain", slow)
+    hopeless = [fleet.ask("h1", "h2", resources={"vcpus": 9}) for _ in range(5)]
+    answers = fleet.claim(*hopeless, fleet.ask("h1", resources={"vcpus": 7}))
+    assert [a["outcome"] for a in answers] == [*["refused"] * 5, "claimed"]
+    assert others[1:] == ["claimed"]
+    fleet.check()
+
+
+def test_answers_and_pages_have_a_limit(fleet: claiming.Fleet) -> None:
+    store = claim_store.ClaimStore(fleet.engine, answer_bytes=2000)
+    asked = [
+        fleet.ask("h1", "h2", resources={"vcpus": 9, "memory_mb": 99999, "CUSTOM_A": 1})
+        for _ in range(3)
+    ]
+    asked += [fleet.ask(owner="me" * 100) for _ in range(5)]
+    answers = store.claim(claim_requests.parse(asked, 600.0))
+    assert len(json.dumps([a["reasons"] for a in answers[:3]])) < 2100
+    for answer in answers[:3]:
+        assert len(answer["reasons"]) + answer["reasons_left_out"] == 6
+    assert "reasons_left_out" not in fleet.claim(asked[0])[0]
+    found: list[str] = []
+    while page := store.claims(marker=found[-1] if found else None):
+        assert len(page) in (1, 2, 3)
+        assert len(json.dumps(page)) < 2100
+        found += [claim["uuid"] for claim in page]
+    # In the order in which they are listed at once.
+    assert found == [claim["uuid"] for claim in fleet.store.claims()]
+    assert set(found) == {one["uuid"] for one in asked[3:]}
 
 
 def test_the_same_again_answers_the_same(fleet: claiming.Fleet) -> None:
