@@ -1,6 +1,7 @@
 """Claims on three databases: decided, stored, counted, ended."""
 
 from concurrent import futures
+import datetime
 import json
 import threading
 from typing import Any
@@ -14,6 +15,7 @@ from conductor import claim_requests
 from conductor.db import claim_reasons
 from conductor.db import claim_store
 from conductor.db import liveness
+from conductor.db import models
 from conductor.db import purge
 from musterbook import errors
 from musterbook import levels
@@ -246,16 +248,47 @@ def test_a_deleted_node_is_refused_and_one_in_use_stays(fleet: claiming.Fleet) -
 
 
 def test_without_a_leader_for_long_nothing_is_claimed(fleet: claiming.Fleet) -> None:
-    def lease(seconds: int) -> None:
-        fleet.records.release(liveness.LEASE, claiming.LEADER)
-        fleet.records.acquire(liveness.LEASE, claiming.LEADER, seconds)
-
-    lease(-30)
+    set_lease(fleet, -30, -15)
     assert fleet.claim(fleet.ask())[0]["outcome"] == "claimed"
-    lease(-90)
+    # Since the last look, not since the lease ran out.
+    set_lease(fleet, -90, -1)
     (answer,) = fleet.claim(fleet.ask())
     assert words(answer) == ["unknown"]
     assert "no leader looks" in answer["reasons"][0]["message"]
+
+
+def set_lease(fleet: claiming.Fleet, looked: int, ends: int) -> None:
+    """Store when the last look was and when the lease ends, in seconds from now."""
+    now = datetime.datetime.now(datetime.UTC)
+    values = {
+        "renewed_at": now + datetime.timedelta(seconds=looked),
+        "expires_at": now + datetime.timedelta(seconds=ends),
+    }
+    with fleet.engine.begin() as c:
+        c.execute(models.leases.update().values(values))
+
+
+def test_a_lease_of_which_nobody_looked_is_no_look(fleet: claiming.Fleet) -> None:
+    """Leaders take it in turns, and none gets to look."""
+    set_lease(fleet, -3600, -3600)
+    taken = fleet.records.acquire(liveness.LEASE, "another", 15.0, looked=False)
+    assert taken is not None
+    (answer,) = fleet.claim(fleet.ask())
+    assert words(answer) == ["unknown"]
+    assert "doesn't get to look" in answer["reasons"][0]["message"]
+    fleet.records.acquire(liveness.LEASE, "another", 15.0, looked=True)
+    assert fleet.claim(fleet.ask())[0]["outcome"] == "claimed"
+
+
+def test_after_the_clock_was_set_back_somebody_has_to_look(
+    fleet: claiming.Fleet,
+) -> None:
+    set_lease(fleet, 3600, 3615)
+    (answer,) = fleet.claim(fleet.ask())
+    assert words(answer) == ["unknown"]
+    assert "set back" in answer["reasons"][0]["message"]
+    fleet.records.acquire(liveness.LEASE, claiming.LEADER, 15.0)
+    assert fleet.claim(fleet.ask())[0]["outcome"] == "claimed"
 
 
 def test_while_verdicts_are_frozen_for_long_nothing_is_claimed(
