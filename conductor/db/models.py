@@ -435,7 +435,8 @@ allocations = sa.Table(
     sa.Column(
         "node_id",
         sa.Integer,
-        doc="the compute node's id; NULL: released before it was booked",
+        doc="the compute node's id; NULL: released before it was "
+        "booked, or the node was purged",
     ),
     sa.Column("kind", sa.String(16), nullable=False, doc="legacy or claim"),
     sa.Column(
