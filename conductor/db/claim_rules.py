@@ -243,7 +243,8 @@ def room_of(row: Mapping[str, Any], hindrances: Sequence[tuple[str, str]] = ()) 
         reserved = row[resource.reserved]
         total[name] = max(0, row[name])
         offered[name] = capacity(row[name], reserved, row[RATIOS[name]])
-        free[name] = offered[name] - (row[resource.used] - reserved)
+        # Less than what is reserved can't be used: it was written by mistake.
+        free[name] = offered[name] - max(0, row[resource.used] - reserved)
     for name, amount in custom.items():
         total[name] = offered[name] = amount
         free[name] = amount - custom_used.get(name, 0)

@@ -47,6 +47,15 @@ def test_room_of_a_node() -> None:
 
 
 @pytest.mark.parametrize(
+    ("used", "free"), [(0, 14), (-3, 14), (1, 14), (2, 13), (15, 0), (16, -1)]
+)
+def test_less_than_reserved_in_use_is_no_more_room(used: int, free: int) -> None:
+    """14 are offered, besides the one that is reserved."""
+    room = claim_rules.room_of({**NODE, "vcpus_used": used})
+    assert (room.capacity["vcpus"], room.free["vcpus"]) == (14, free)
+
+
+@pytest.mark.parametrize(
     ("total", "reserved", "ratio", "expected"),
     [
         (8, 0, 1.0, 8),
