@@ -66,10 +66,12 @@ class ClaimCalls:
     ) -> list[dict[str, Any]]:
         """Book many claims at once; return what became of each, in the same order.
 
-        :param requests: as of claim(), at most 500
+        :param requests: as of claim(), at most 500, with at most 10,000 candidates
+            and 2,000 nodes in all
         :param atomic: book all of them or none
         :return: as of claim(), with ``outcome``: claimed, refused, conflict or gone;
-            all but the first with ``reasons``
+            all but the first with ``reasons`` and, if there were too many for an
+            answer, ``reasons_left_out``, their number
         """
         answer: list[dict[str, Any]] = self._call(
             context,
@@ -99,8 +101,8 @@ class ClaimCalls:
     ) -> None:
         """Give a claim back; one that isn't known can't be booked any more.
 
-        :param attempt: only if it was last answered to the call of claim whose request
-            had this ``attempt``, a uuid
+        :param attempt: only if it was answered to no other call of claim than the one
+            whose request had this ``attempt``, a uuid
         """
         self._call(
             context,
@@ -127,7 +129,8 @@ class ClaimCalls:
 
         :param owner: only that one's
         :param host: only of nodes of this host
-        :param limit: at most so many, and never more than 1000
+        :param limit: at most so many, and never more than 1000; fewer if they are
+            large: the last page is the one that is empty
         :param marker: uuid of the last one of the page before
         :param finished: also those that are over and still known
         :raises MarkerNotFound: that one isn't known (any more)

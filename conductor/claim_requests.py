@@ -17,6 +17,9 @@ from musterbook import errors
 MOST_REQUESTS = 500
 MOST_CANDIDATES = 100
 MOST_NODES = 2000
+#: Of all requests, each one's for itself: while they are looked through, all nodes are
+#: locked.
+MOST_CHOICES = 10_000
 #: For which one may be held.
 MOST_SECONDS = 7 * 86_400
 _MOST_OWNER = 255
@@ -45,6 +48,12 @@ def parse(value: object, hold_seconds: float) -> list[claim_rules.Request]:
         if request.uuid in seen:
             raise _refused(f"requests[{number}].uuid", "comes twice")
         seen.add(request.uuid)
+    choices = sum(len(request.candidates) for request in found)
+    if choices > MOST_CHOICES:
+        raise _refused(
+            "requests",
+            f"have {choices} candidates in all, at most {MOST_CHOICES} at a time",
+        )
     nodes = {uuid for request in found for uuid in request.candidates}
     if len(nodes) > MOST_NODES:
         raise _refused(

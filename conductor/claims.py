@@ -60,7 +60,8 @@ class ClaimsManager:
         if outcome == "gone":
             state = answer["reasons"][0]["reason"]
             raise errors.ClaimGone(uuid=answer["uuid"], state=state)
-        raise _ERRORS[outcome](uuid=answer["uuid"], reasons=answer["reasons"])
+        facts = {n: answer[n] for n in answer if n != "outcome"}
+        raise _ERRORS[outcome](**facts)
 
     @rpc.exposed
     def claim_many(
@@ -73,7 +74,7 @@ class ClaimsManager:
 
         :param atomic: all of them, or none
         :return: in the same order, each with ``uuid`` and ``outcome``: claimed,
-            refused, conflict or gone
+            refused, conflict or gone; see ClaimWriter.claim
         :raises InvalidInput: one of them can't be; nothing was booked
         """
         if not isinstance(atomic, bool):
@@ -99,7 +100,7 @@ class ClaimsManager:
     ) -> None:
         """Give a claim back; harmless if it is gone, or not yet there.
 
-        :param attempt: only if it was last answered to this call of claim
+        :param attempt: only if it was answered to this call of claim and to no other
         """
         if attempt is not None:
             attempt = claim_requests.check_uuid(attempt, "attempt")
@@ -120,6 +121,8 @@ class ClaimsManager:
         finished: bool = False,
     ) -> list[dict[str, Any]]:
         """Return claims in the order in which they were made, up to limit.
+
+        Fewer if they are large; the last page is the one that is empty.
 
         :raises MarkerNotFound: the claim ``marker`` isn't known (any more)
         """

@@ -209,7 +209,11 @@ def build(
     granter = grants.Granter(records, agents.ping, _settle(conf))
     teller = claim_casts.Teller(_noting(records), _note_claims(agents))
     booked = claim_store.ClaimStore(
-        engine, lambda: conf.conductor.claim_unknown_after, teller.tell
+        engine,
+        lambda: conf.conductor.claim_unknown_after,
+        teller.tell,
+        # An eighth: an error says reasons twice, and JSON is packed in JSON.
+        min(claim_store.ANSWER_BYTES, conf.rpc_message_limit // 8),
     )
     server = manager.make_server(
         transport,

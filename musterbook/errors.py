@@ -457,7 +457,8 @@ class ClaimRefused(MusterbookError):
     """No candidate has room for a claim, or may be claimed. Facts: uuid, reasons.
 
     reasons are all of them, each with node, reason, message and, where there isn't
-    enough of something, resource, requested, free and capacity.
+    enough of something, resource, requested, free and capacity. If they are too many
+    for an answer there is a fact more, reasons_left_out, their number.
     """
 
     code = "claim-refused"
@@ -466,7 +467,7 @@ class ClaimRefused(MusterbookError):
     reasons: list[dict[str, object]]
 
     def __init__(self, message: str | None = None, **facts: object) -> None:
-        """Say all reasons in one line."""
+        """Say reasons in one line, all unless they are many."""
         super().__init__(message or _claim_message(facts, "is refused"), **facts)
 
 
@@ -504,10 +505,19 @@ class ClaimNotFound(NotFound):
     uuid: str
 
 
+#: Reasons that a message says; the others are among the facts.
+_MOST_SAID = 50
+
+
 def _claim_message(facts: dict[str, object], what: str) -> str:
-    reasons = facts.get("reasons")
+    found = facts.get("reasons")
+    reasons = found if isinstance(found, list) else []
     told = []
-    for reason in reasons if isinstance(reasons, list) else ():
+    for reason in reasons[:_MOST_SAID]:
         node = f"node {reason['node']}: " if reason.get("node") else ""
         told.append(f"{node}{reason.get('message', '?')}")
+    left_out = facts.get("reasons_left_out")
+    more = len(reasons[_MOST_SAID:]) + (left_out if isinstance(left_out, int) else 0)
+    if more:
+        told.append(f"and {more} more reasons")
     return f"claim {facts.get('uuid', '?')} {what}: {'; '.join(told) or '?'}"

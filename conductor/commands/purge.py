@@ -94,6 +94,8 @@ class _Totals:
         self._kept[batch.table] += len(batch.kept)
         for row in batch.kept:
             self._say(_line(row))
+        for uuid in batch.ended:
+            self._say(f"released: claim {uuid}, whose compute node is purged")
         self._progress.add(batch.table, batch.purged)
 
     @property

@@ -2,7 +2,8 @@
 
 Whoever writes a node's allocations has locked the node's row, and writes the usage
 that they add up to in the same transaction. They stay with a soft-deleted node, which
-comes back with them, and go when it is purged.
+comes back with them. When it is purged, legacy ones go, and claims are over, which
+stays known as long as of others.
 """
 
 from collections.abc import Collection
@@ -16,6 +17,7 @@ import sqlalchemy as sa
 from conductor.db import booking
 from conductor.db import limits
 from conductor.db import models
+from conductor.db import types
 from conductor.db import usage
 
 _T = models.allocations
@@ -144,9 +146,31 @@ def follow(connection: sa.Connection, node_id: int, former: str, uuid: str) -> N
     )
 
 
-def remove(connection: sa.Connection, node_ids: Collection[int]) -> None:
-    """Delete all allocations of nodes that are deleted for good."""
-    connection.execute(_T.delete().where(_T.c.node_id.in_(node_ids)))
+def live_claims(connection: sa.Connection, node_ids: Collection[int]) -> list[str]:
+    """Return the uuids of the live claims of nodes."""
+    query = sa.select(_T.c.uuid).where(
+        _T.c.node_id.in_(node_ids), _T.c.kind == CLAIM, IS_LIVE
+    )
+    return list(connection.execute(query.order_by(_T.c.id)).scalars())
+
+
+def remove(connection: sa.Connection, node_ids: Collection[int]) -> list[str]:
+    """Remove the allocations of nodes that are deleted for good, and are locked.
+
+    Claims stay, without a node, until they are forgotten: a message about one that
+    arrives late must not book it anew.
+
+    :return: the uuids of claims that were live
+    """
+    of_nodes = _T.c.node_id.in_(node_ids)
+    live = live_claims(connection, node_ids)
+    if live:
+        ended = _T.update().where(of_nodes, _T.c.kind == CLAIM, IS_LIVE)
+        connection.execute(ended.values(state=RELEASED, finished_at=types.now()))
+    claims = _T.update().where(of_nodes, _T.c.kind == CLAIM)
+    connection.execute(claims.values(node_id=None))
+    connection.execute(_T.delete().where(of_nodes))
+    return live
 
 
 def _row(node_id: int, node_uuid: str, outcome: booking.Outcome) -> dict[str, Any]:

@@ -77,8 +77,8 @@ class ClaimEnds:
         way books nothing.
 
         :param owner: noted with a uuid that isn't known
-        :param attempt: only if the claim was last answered to this call; None: in any
-            case
+        :param attempt: only if the claim was answered to this call and to no other;
+            None: in any case
         :raises ClaimConflict: the uuid is not a claim's
         """
         hosts = retry.run(

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from conductor.db import liveness
 from conductor.db import models
 from conductor.db import types
+from conductor.db import verdicts
 from musterbook import names
 from objects import service as service_obj
 
@@ -42,10 +43,16 @@ _PACKED: dict[str, sa.ColumnElement[Any]] = {
 _QUERY = sa.select(
     types.as_json(*_PACKED.values()).label("packed"),
     types.now().label("now"),
-    sa.select(_L.c.expires_at)
-    .where(_L.c.name == liveness.LEASE)
-    .scalar_subquery()
-    .label("lease_ends"),
+    *(
+        sa.select(column)
+        .where(_L.c.name == liveness.LEASE)
+        .scalar_subquery()
+        .label(label)
+        for column, label in (
+            (_L.c.renewed_at, "looked_at"),
+            (_L.c.expires_at, "lease_ends"),
+        )
+    ),
     # Every host is in one zone until there are aggregates: any freeze is its.
     sa.select(sa.func.min(_F.c.cause)).scalar_subquery().label("freeze"),
     sa.select(sa.func.min(_F.c.since)).scalar_subquery().label("frozen_since"),
@@ -116,15 +123,25 @@ def _ground(service: Mapping[str, Any], row: Any) -> Ground:
 
 
 def _unknown(row: Any) -> tuple[float, str] | None:
+    """Return for how long nobody has been able to tell, and why.
+
+    The lease's end says nothing of that: who takes it may not get to look.
+    """
     if row.lease_ends is None:
         return float("inf"), "there has been no leader yet"
-    late = (row.now - row.lease_ends).total_seconds()
-    if late >= 0:
-        return late, "no leader looks"
+    age = (row.now - row.looked_at).total_seconds()
+    if age < -verdicts.SET_BACK:
+        return float("inf"), "the database's clock was set back since the last look"
+    lasts = (row.lease_ends - row.looked_at).total_seconds()
+    if age >= lasts:
+        return age, "no leader looks"
+    # It is renewed after a look, in a third of its time. Who takes it after another one
+    # hasn't looked yet, so that it lasts longer than the look is old.
+    found = [(age, "the leader doesn't get to look")] if 2 * age > lasts else []
     if row.freeze is not None:
         frozen = max(0.0, (row.now - row.frozen_since).total_seconds())
-        return frozen, f"verdicts are frozen ({row.freeze})"
-    return None
+        found.append((frozen, f"verdicts are frozen ({row.freeze})"))
+    return max(found, default=None)
 
 
 def hindrances(ground: Ground | None, unknown_after: float) -> list[Hindrance]:

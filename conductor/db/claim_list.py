@@ -1,5 +1,7 @@
 """Listing claims, in pages."""
 
+from collections.abc import Iterable
+import json
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,10 +29,14 @@ _INSTANTS = ("created_at", "confirmed_at", "expires_at", "finished_at")
 
 
 class ClaimReader:
-    """Lists claims; any thread may call any method."""
+    """Lists claims; any thread may call any method.
 
-    def __init__(self, engine: sa.Engine) -> None:
+    :param answer_bytes: that a page may have as JSON, unless it is one claim
+    """
+
+    def __init__(self, engine: sa.Engine, answer_bytes: int) -> None:
         self._engine = engine
+        self._answer_bytes = answer_bytes
 
     def claims(
         self,
@@ -44,6 +50,8 @@ class ClaimReader:
     ) -> list[dict[str, Any]]:
         """Return up to limit claims in the order in which they were made.
 
+        Fewer if they are large; the last page is the one that is empty.
+
         :param owner: only that one's
         :param host: only of nodes of this host
         :param uuids: only these
@@ -55,14 +63,9 @@ class ClaimReader:
         if not finished:
             query = query.where(allocations.IS_LIVE)
         if owner is not None:
-            query = query.where(_A.c.owner == owner)
-        if host is not None:
-            # Of nodes of either shape.
+            given = sa.bindparam(None, owner, type_=sa.String())
             query = query.where(
-                sa.or_(
-                    types.same_name(_N.c.host, host),
-                    types.same_name(nodes.OWNER.c.host, host),
-                )
+                _A.c.owner == owner, types.exact(_A.c.owner) == types.exact(given)
             )
         if uuids is not None:
             query = query.where(_A.c.uuid.in_(uuids))
@@ -75,9 +78,37 @@ class ClaimReader:
                 if found is None:
                     raise errors.MarkerNotFound(marker=marker)
                 after = query.where(_A.c.id > found)
-            return [_shown(row) for row in connection.execute(after).mappings()]
+            if host is not None:
+                after = after.where(_A.c.node_id.in_(_of_host(connection, host)))
+            return self._page(connection.execute(after).mappings())
 
         return retry.read(self._engine, work)
+
+    def _page(self, rows: Iterable[sa.RowMapping]) -> list[dict[str, Any]]:
+        """Return as many claims as an answer takes."""
+        found: list[dict[str, Any]] = []
+        used = 0
+        for row in rows:
+            claim = _shown(row)
+            used += len(json.dumps(claim))
+            if found and used > self._answer_bytes:
+                break
+            found.append(claim)
+        return found
+
+
+def _of_host(connection: sa.Connection, host: str) -> list[int]:
+    """Return the ids of a host's nodes of either shape, deleted or not.
+
+    A condition on two joined tables would have all claims read.
+    """
+    own = sa.select(_N.c.id).where(types.same_name(_N.c.host, host))
+    legacy = (
+        sa.select(_N.c.id)
+        .select_from(_N.join(nodes.OWNER, nodes.IS_OWNER))
+        .where(types.same_name(nodes.OWNER.c.host, host))
+    )
+    return list(connection.execute(own.union_all(legacy)).scalars())
 
 
 def _shown(row: sa.RowMapping) -> dict[str, Any]:

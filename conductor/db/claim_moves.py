@@ -1,6 +1,7 @@
 """Moves: claims that take over from another one when they are confirmed."""
 
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
@@ -74,5 +75,14 @@ class Moves:
             elif others:
                 text = f"claim {former} is being moved already, by {min(others)}"
                 found[request.uuid] = claim_rules.Reason(None, "being-moved", text)
+            elif _is_unconfirmed_move(self._live[former]):
+                # Confirming the second move would release this one, and nobody the
+                # claim from which this one takes over.
+                text = f"claim {former} is itself a move that isn't confirmed yet"
+                found[request.uuid] = claim_rules.Reason(None, "being-moved", text)
             others.add(request.uuid)
         return found
+
+
+def _is_unconfirmed_move(claim: Mapping[str, Any]) -> bool:
+    return claim["replaces"] is not None and claim["state"] == allocations.HELD

@@ -55,7 +55,7 @@ class Ids:
     """Remembers which id a node's uuid has; any thread.
 
     It saves a statement of each claim. What it says is looked at again under the lock,
-    as the database may have been replaced.
+    as the database may have been replaced, or a node purged and made anew.
     """
 
     _MOST = 20_000

@@ -116,32 +116,27 @@ class Room:
         for name, amount in resources.items():
             self.free[name] += amount
 
-    def reasons(self, resources: Mapping[str, int]) -> list[Reason]:
-        """Return all that keeps a claim from having these, each with its numbers."""
-        found = [Reason(self.uuid, word, text) for word, text in self.hindrances]
-        for name, amount in resources.items():
-            if name not in self.total:
-                text = f"there is no {name}: {amount} requested"
-                found.append(
-                    Reason(self.uuid, "no-such-resource", text, name, amount, 0, 0)
-                )
-                continue
-            total, free = self.total[name], max(0, self.free[name])
-            told = (name, amount, free, self.capacity[name])
-            if amount > total:
-                text = f"{name}: {amount} requested, the node has {total} in all"
-                found.append(Reason(self.uuid, "larger-than-node", text, *told))
-            elif amount > free:
-                text = (
-                    f"{name}: {amount} requested, {free} free of {self.capacity[name]}"
-                )
-                found.append(Reason(self.uuid, "no-room", text, *told))
-        return found
+    def lacks(self, resources: Mapping[str, int]) -> list[str]:
+        """Return the names of those of which there isn't enough."""
+        free, total = self.free, self.total
+        return [
+            name
+            for name, amount in resources.items()
+            if amount > free.get(name, 0) or amount > total[name]
+        ]
 
-
-def unknown_node(uuid: str) -> Reason:
-    """Return the reason of a candidate that there isn't."""
-    return Reason(uuid, "no-such-node", "there is no node of this uuid")
+    def reason(self, name: str, amount: int) -> Reason:
+        """Return why a claim can't have so much of a resource, with its numbers."""
+        if name not in self.total:
+            text = f"there is no {name}: {amount} requested"
+            return Reason(self.uuid, "no-such-resource", text, name, amount, 0, 0)
+        total, free = self.total[name], max(0, self.free[name])
+        told = (name, amount, free, self.capacity[name])
+        if amount > total:
+            text = f"{name}: {amount} requested, the node has {total} in all"
+            return Reason(self.uuid, "larger-than-node", text, *told)
+        text = f"{name}: {amount} requested, {free} free of {self.capacity[name]}"
+        return Reason(self.uuid, "no-room", text, *told)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,13 +144,15 @@ class Choice:
     """What became of a request.
 
     :ivar node: the uuid of the node that it gets; None: none
-    :ivar reasons: if it gets none, all of them; in a group of which another one got
-        none, there may be none
+    :ivar fitting: the uuid of the node that has room for it; other than ``node`` in a
+        group of which another one got none
+    :ivar hopeless: why it gets none, whatever the nodes have
     """
 
     request: Request
     node: str | None
-    reasons: Sequence[Reason] = ()
+    fitting: str | None
+    hopeless: Reason | None = None
 
 
 def choose(
@@ -169,6 +166,7 @@ def choose(
 
     What a request gets is not there for those that come after it. There is no second
     thought: a request that would fit if an earlier one had gone elsewhere gets nothing.
+    Why one gets nothing is for claim_reasons, as nodes are locked meanwhile.
 
     :param rooms: by uuid; used up
     :param atomic: all of them or none
@@ -187,21 +185,14 @@ def _choose(
     request: Request, rooms: Mapping[str, Room], hopeless: Mapping[str, Reason]
 ) -> Choice:
     if request.uuid in hopeless:
-        return Choice(request, None, [hopeless[request.uuid]])
+        return Choice(request, None, None, hopeless[request.uuid])
     resources = request.resources or {}
     for uuid in request.candidates:
         room = rooms.get(uuid)
         if room is not None and room.fits(resources):
             room.take(resources)
-            return Choice(request, uuid)
-    reasons: list[Reason] = []
-    for uuid in request.candidates:
-        room = rooms.get(uuid)
-        if room is None:
-            reasons.append(unknown_node(uuid))
-        else:
-            reasons += room.reasons(resources)
-    return Choice(request, None, reasons)
+            return Choice(request, uuid, uuid)
+    return Choice(request, None, None)
 
 
 def capacity(total: int, reserved: int, ratio: float | None) -> int:
@@ -283,7 +274,8 @@ def room_of(row: Mapping[str, Any], hindrances: Sequence[tuple[str, str]] = ()) 
         reserved = row[resource.reserved]
         total[name] = max(0, row[name])
         offered[name] = capacity(row[name], reserved, row[RATIOS[name]])
-        free[name] = offered[name] - (row[resource.used] - reserved)
+        # Less than what is reserved can't be used: it was written by mistake.
+        free[name] = offered[name] - max(0, row[resource.used] - reserved)
     known = readable(row["custom_used"])
     for name, amount in custom.items():
         total[name] = offered[name] = amount

@@ -12,6 +12,9 @@ from conductor.db import claim_rules
 from conductor.db import claims
 from musterbook.context import Grant
 
+#: For who makes a store.
+ANSWER_BYTES = claims.ANSWER_BYTES
+
 
 class ClaimStore(claims.ClaimWriter, claim_ends.ClaimEnds, claim_list.ClaimReader):
     """Books, ends and lists claims; any thread may call any method.
@@ -22,6 +25,7 @@ class ClaimStore(claims.ClaimWriter, claim_ends.ClaimEnds, claim_list.ClaimReade
     :param unknown_after: see ClaimWriter
     :param tell: told of the hosts whose nodes' claims were changed by somebody else
         than their agents, after the commit; must not wait
+    :param answer_bytes: that reasons of one answer may have, or a page of a list
     """
 
     def __init__(
@@ -29,8 +33,12 @@ class ClaimStore(claims.ClaimWriter, claim_ends.ClaimEnds, claim_list.ClaimReade
         engine: sa.Engine,
         unknown_after: Callable[[], float] = lambda: 60.0,
         tell: Callable[[Iterable[str]], None] = lambda _: None,
+        answer_bytes: int = ANSWER_BYTES,
     ) -> None:
-        claims.ClaimWriter.__init__(self, engine, unknown_after)
+        claims.ClaimWriter.__init__(
+            self, engine, unknown_after, answer_bytes=answer_bytes
+        )
+        claim_list.ClaimReader.__init__(self, engine, answer_bytes)
         claim_ends.ClaimEnds.__init__(self, engine, tell)
 
     def claim(

@@ -6,6 +6,8 @@
    counting what this batch takes
 4. INSERT the allocations, UPDATE the nodes
 
+5. after the commit: the reasons of those that got nothing
+
 A uuid that somebody else inserts meanwhile, a deadlock, a lost connection or a lost
 answer to the commit run all of it again: the uuid makes that safe.
 """
@@ -17,6 +19,7 @@ import datetime
 import json
 import time
 from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -24,6 +27,7 @@ from conductor.db import allocations
 from conductor.db import claim_grounds
 from conductor.db import claim_moves
 from conductor.db import claim_nodes
+from conductor.db import claim_reasons
 from conductor.db import claim_rules
 from conductor.db import grants
 from conductor.db import models
@@ -50,6 +54,11 @@ _KNOWN = (
 )
 _IS_HELD = sa.and_(_A.c.kind == allocations.CLAIM, _A.c.state == allocations.HELD)
 Answer = dict[str, Any]
+#: What reasons of one answer have, and a page of a list, unless said otherwise: far
+#: less than a broker takes, as an error says some twice, and JSON is packed in JSON.
+ANSWER_BYTES = 2**20
+#: Characters that are told of resources that differ.
+_SHOWN = 500
 
 
 #: What an answer says became of a claim.
@@ -57,11 +66,27 @@ CLAIMED, REFUSED, CONFLICT, GONE = "claimed", "refused", "conflict", "gone"
 
 
 class _StaleIds(Exception):
-    """A remembered id has another uuid: the database isn't the one it was."""
+    """A remembered id has another uuid, or is gone.
+
+    The database isn't the one it was, or the node was purged, and made anew perhaps.
+    """
 
 
 class _Changed(Exception):
     """What was decided is too old to be committed, or somebody else was faster."""
+
+
+class _Decided(NamedTuple):
+    """What one transaction came to.
+
+    :ivar answers: by uuid, but for those that got nothing
+    :ivar choices: of the new ones
+    :ivar rooms: from which was chosen
+    """
+
+    answers: dict[str, Answer]
+    choices: Sequence[claim_rules.Choice] = ()
+    rooms: Mapping[str, claim_rules.Room] = {}
 
 
 class ClaimWriter:
@@ -70,6 +95,7 @@ class ClaimWriter:
     :param unknown_after: returns the seconds for which a host that was up may be
         claimed while nobody can tell who lives
     :param clock: monotonic seconds
+    :param answer_bytes: that the reasons of one call may have as JSON
     """
 
     def __init__(
@@ -77,8 +103,10 @@ class ClaimWriter:
         engine: sa.Engine,
         unknown_after: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
+        answer_bytes: int = ANSWER_BYTES,
     ) -> None:
         self._engine = engine
+        self._answer_bytes = answer_bytes
         self._unknown_after = unknown_after
         self._clock = clock
         self._ids = claim_nodes.Ids()
@@ -96,27 +124,41 @@ class ClaimWriter:
         nodes since; also when the first answer was lost.
 
         :param requests: of different uuids
-        :param atomic: book all that aren't booked yet, or none of them
+        :param atomic: book all that aren't booked yet, or none of them: also if one
+            is gone or known with other content
         :param grant: the caller's, if it is an agent: it claims nodes of its own host
         :returns: in the same order: ``uuid``, ``outcome`` (CLAIMED ..) and, if it
             is claimed, ``node``, ``host``, ``hypervisor_hostname``, ``state``,
             ``resources``, ``owner``, ``replaces``, ``created_at``, ``expires_at``;
-            else ``reasons``
+            else ``reasons`` and, if some don't fit the answer, ``reasons_left_out``
         :raises Superseded, GrantForgotten: the grant isn't the current one
         :raises DatabaseBusy, DatabaseUnavailable:
         """
         for _ in range(_ATTEMPTS):
             try:
-                return retry.run(
+                decided = retry.run(
                     self._engine,
                     lambda c: self._book(c, requests, atomic, grant),
                     again_on_duplicate=True,
                 )
+                return self._answers(requests, decided)
             except _StaleIds:
                 self._ids.forget()
             except _Changed:
                 continue
         raise errors.DatabaseBusy(reason="no claim could be committed in time")
+
+    def _answers(
+        self, requests: Sequence[claim_rules.Request], decided: _Decided
+    ) -> list[Answer]:
+        """Return all answers in the order of the requests."""
+        reasons = claim_reasons.explain(
+            decided.choices, decided.rooms, self._answer_bytes
+        )
+        answers = decided.answers | {
+            uuid: _refused(uuid, told) for uuid, told in reasons.items()
+        }
+        return [answers[request.uuid] for request in requests]
 
     def _book(
         self,
@@ -124,13 +166,14 @@ class ClaimWriter:
         requests: Sequence[claim_rules.Request],
         atomic: bool,
         grant: Grant | None,
-    ) -> list[Answer]:
+    ) -> _Decided:
         candidates = {uuid for r in requests for uuid in r.candidates}
         ids = self._ids.find(connection, candidates)
         moves = claim_moves.Moves(connection, requests)
         locked = claim_nodes.lock(connection, ids | moves.node_ids)
         by_uuid = {row["uuid"]: row for row in locked}
-        if any(row["uuid"] not in candidates for row in locked if row["id"] in ids):
+        named = [row["uuid"] for row in locked if row["id"] in ids]
+        if len(named) < len(ids) or not candidates.issuperset(named):
             raise _StaleIds
         moves.lock(connection)
         known = _known(connection, requests)
@@ -140,14 +183,18 @@ class ClaimWriter:
         }
         if grant is not None:
             grants.check(connection, grant, service_obj.COMPUTE_BINARY)
-        _note_attempts(connection, requests, known)
-        if new:
-            began = self._clock()
-            hopeless = moves.hopeless(new)
-            answers |= self._book_new(connection, new, by_uuid, atomic, grant, hopeless)
-            if self._clock() - began > _FRESH_SECONDS:
-                raise _Changed
-        return [answers[request.uuid] for request in requests]
+        _note_attempts(connection, requests, known, answers)
+        if atomic and any(one["outcome"] != CLAIMED for one in answers.values()):
+            # A member that can't be booked any more: nor are the others.
+            return _Decided(answers | {r.uuid: _refused(r.uuid) for r in new})
+        if not new:
+            return _Decided(answers)
+        began = self._clock()
+        hopeless = moves.hopeless(new)
+        booked = self._book_new(connection, new, by_uuid, atomic, grant, hopeless)
+        if self._clock() - began > _FRESH_SECONDS:
+            raise _Changed
+        return booked._replace(answers=answers | booked.answers)
 
     def _book_new(
         self,
@@ -157,7 +204,7 @@ class ClaimWriter:
         atomic: bool,
         grant: Grant | None,
         hopeless: Mapping[str, claim_rules.Reason],
-    ) -> dict[str, Answer]:
+    ) -> _Decided:
         hosts = {row["host"] for row in nodes.values() if row["host"] is not None}
         grounds = claim_grounds.read(connection, hosts)
         after = self._unknown_after()
@@ -173,7 +220,6 @@ class ClaimWriter:
             request = choice.request
             resources = request.resources or {}
             if choice.node is None:
-                answers[request.uuid] = _refused(request, choice.reasons)
                 continue
             node = nodes[choice.node]
             now = grounds[names.fold(node["host"])].now
@@ -186,7 +232,7 @@ class ClaimWriter:
             inserts.sort(key=lambda row: str(row["uuid"]))
             connection.execute(_A.insert(), inserts)
             changes.write(connection)
-        return answers
+        return _Decided(answers, choices, rooms)
 
 
 _ATTEMPTS = 3
@@ -206,18 +252,23 @@ def _note_attempts(
     connection: sa.Connection,
     requests: Sequence[claim_rules.Request],
     known: Mapping[str, Mapping[str, Any]],
+    answers: Mapping[str, Answer],
 ) -> None:
-    """Keep claims that are answered again from being taken back by another call."""
+    """Keep claims that are answered to a second call from being taken back by either.
+
+    Which of the two answers arrived, and in which order they were asked, nobody knows:
+    if neither is wanted, the claim expires.
+    """
     for request in requests:
         stored = known.get(request.uuid)
         if (
             stored is not None
+            and answers[request.uuid]["outcome"] == CLAIMED
             and stored["state"] == allocations.HELD
-            and stored["attempt"] != request.attempt
+            and stored["attempt"] not in (None, request.attempt)
         ):
             change = _A.update().where(_A.c.id == stored["id"], _IS_HELD)
-            change = change.values(attempt=request.attempt)
-            if not connection.execute(change).rowcount:
+            if not connection.execute(change.values(attempt=None)).rowcount:
                 raise _Changed
 
 
@@ -298,16 +349,24 @@ def _why(word: str, text: str) -> dict[str, Any]:
 
 
 def _shown(resources: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {resources[name]}" for name in sorted(resources))
+    text = ", ".join(f"{name} {resources[name]}" for name in sorted(resources))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _refused(
-    request: claim_rules.Request, reasons: Sequence[claim_rules.Reason]
-) -> Answer:
-    told = [reason.facts() for reason in reasons]
-    if not told:
-        told = [_why("group", "another claim of the group got no node")]
-    return {"uuid": request.uuid, "outcome": REFUSED, "reasons": told}
+def _refused(uuid: str, told: claim_reasons.Told = claim_reasons.NOTHING) -> Answer:
+    """Return what is answered for what got nothing.
+
+    :param told: nothing: the others of its group are the reason
+    """
+    group = _why("group", "another claim of the group got no node")
+    answer: Answer = {
+        "uuid": uuid,
+        "outcome": REFUSED,
+        "reasons": told.reasons or [group],
+    }
+    if told.left_out:
+        answer["reasons_left_out"] = told.left_out
+    return answer
 
 
 def _claimed(

@@ -435,7 +435,8 @@ allocations = sa.Table(
     sa.Column(
         "node_id",
         sa.Integer,
-        doc="the compute node's id; NULL: released before it was booked",
+        doc="the compute node's id; NULL: released before it was "
+        "booked, or the node was purged",
     ),
     sa.Column("kind", sa.String(16), nullable=False, doc="legacy or claim"),
     sa.Column(
@@ -470,8 +471,8 @@ allocations = sa.Table(
     sa.Column(
         "attempt",
         sa.String(36),
-        doc="of a held claim: the call of an agent to which it was last answered, "
-        "which alone may take it back unasked; NULL: it was answered to somebody else",
+        doc="of a held claim: the one call of an agent to which it was answered, which "
+        "may take it back unasked; NULL: it was answered to somebody else (too)",
     ),
     info={
         "doc": "What is taken of compute nodes, of which usage is the sum. Written by "

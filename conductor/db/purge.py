@@ -44,11 +44,14 @@ class Batch:
 
     :ivar table: "compute_nodes" or "services"
     :ivar purged: rows removed, or that would be
+    :ivar ended: uuids of claims that were live and were released with their nodes, or
+        would be
     """
 
     table: str
     purged: int = 0
     kept: Sequence[Kept] = ()
+    ended: Sequence[str] = ()
 
 
 class _Referred(Exception):
@@ -85,7 +88,7 @@ def purge(
                 break
             after = ids[-1]
             batch = (
-                Batch(table.name, len(ids))
+                Batch(table.name, len(ids), ended=_live_claims(engine, table, ids))
                 if dry_run
                 else _remove(engine, table, condition, ids)
             )
@@ -175,34 +178,42 @@ def _remove(
     condition: sa.ColumnElement[bool],
     ids: Sequence[int],
 ) -> Batch:
-    def work(connection: sa.Connection, some: Sequence[int]) -> int:
+    def work(connection: sa.Connection, some: Sequence[int]) -> tuple[int, list[str]]:
         lock = sa.select(table.c.id).where(table.c.id.in_(some)).order_by(table.c.id)
         connection.execute(lock.with_for_update()).all()
         # By now, under the locks: a creator may have revived one of them.
         again = sa.select(table.c.id).where(table.c.id.in_(some), condition)
         still = list(connection.execute(again).scalars())
-        if table is _T:
-            allocations.remove(connection, still)
+        ended = allocations.remove(connection, still) if table is _T else []
         try:
             connection.execute(table.delete().where(table.c.id.in_(still)))
         except oslo_exc.DBReferenceError:
             raise _Referred from None
-        return len(still)
+        return len(still), ended
 
-    def remove(some: Sequence[int]) -> int:
+    def remove(some: Sequence[int]) -> tuple[int, list[str]]:
         return retry.run(engine, lambda c: work(c, some))
 
     try:
-        return Batch(table.name, remove(ids))
+        purged, ended = remove(ids)
+        return Batch(table.name, purged, ended=ended)
     except _Referred:
-        purged, kept = 0, []
+        purged, kept, ended = 0, [], []
         for one in ids:
             try:
-                purged += remove([one])
+                gone, more = remove([one])
+                purged += gone
+                ended += more
             except _Referred:
                 reason = "a table that is not ours refers to it"
                 kept.append(Kept(table.name, one, _name(engine, table, one), reason))
-        return Batch(table.name, purged, kept)
+        return Batch(table.name, purged, kept, ended)
+
+
+def _live_claims(engine: sa.Engine, table: sa.Table, ids: Sequence[int]) -> list[str]:
+    if table is not _T:
+        return []
+    return retry.read(engine, lambda c: allocations.live_claims(c, ids))
 
 
 def _scalars(engine: sa.Engine, query: sa.Select[int]) -> list[int]:

@@ -27,7 +27,7 @@ _F = models.freezes
 _H = models.transitions
 _MARK = (_L.c.owner, _L.c.term, _L.c.expires_at)
 #: Seconds by which the database's clock may go back unnoticed.
-_SET_BACK = 1.0
+SET_BACK = 1.0
 _BATCH = 500
 _CAUSE = 255
 #: State and cause of a host that is held for flapping, and the cause that ends it.
@@ -253,7 +253,7 @@ class VerdictStore:
         now, renewed_at, fresh = found[0][:3]
         age = (now - renewed_at).total_seconds()
         # A lease out of the future runs for as long as the clock was set back.
-        fresh = bool(fresh) and age >= -_SET_BACK
+        fresh = bool(fresh) and age >= -SET_BACK
         freezes = [tuple(row[3:]) for row in found if row[3] is not None]
         return Outlook(lease_fresh=fresh, lease_age=max(0.0, age), freezes=freezes)
 

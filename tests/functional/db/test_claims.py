@@ -1,6 +1,8 @@
 """Claims on three databases: decided, stored, counted, ended."""
 
 from concurrent import futures
+import datetime
+import json
 import threading
 from typing import Any
 import uuid as uuidlib
@@ -11,9 +13,12 @@ import sqlalchemy as sa
 from compute_agent import rpcapi as compute_rpcapi
 from conductor import claim_requests
 from conductor.db import audit
+from conductor.db import claim_reasons
 from conductor.db import claim_store
 from conductor.db import liveness
 from conductor.db import mend
+from conductor.db import models
+from conductor.db import purge
 from musterbook import errors
 from musterbook import levels
 from tests import util
@@ -76,6 +81,49 @@ def test_all_reasons_are_told_at_once(fleet: claiming.Fleet) -> None:
     assert fleet.stored() == []
 
 
+def test_no_node_is_locked_while_reasons_are_put_together(
+    fleet: claiming.Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large batch that takes seconds, in which others claim."""
+    others: list[str] = []
+    explain = claim_reasons.explain
+
+    def slow(choices: Any, rooms: Any, most_bytes: int) -> Any:
+        if not others:
+            others.append("")
+            others.append(fleet.claim(fleet.ask("h1", "h2"))[0]["outcome"])
+        return explain(choices, rooms, most_bytes)
+
+    monkeypatch.setattr(claim_reasons, "explain", slow)
+    hopeless = [fleet.ask("h1", "h2", resources={"vcpus": 9}) for _ in range(5)]
+    answers = fleet.claim(*hopeless, fleet.ask("h1", resources={"vcpus": 7}))
+    assert [a["outcome"] for a in answers] == [*["refused"] * 5, "claimed"]
+    assert others[1:] == ["claimed"]
+    fleet.check()
+
+
+def test_answers_and_pages_have_a_limit(fleet: claiming.Fleet) -> None:
+    store = claim_store.ClaimStore(fleet.engine, answer_bytes=2000)
+    asked = [
+        fleet.ask("h1", "h2", resources={"vcpus": 9, "memory_mb": 99999, "CUSTOM_A": 1})
+        for _ in range(3)
+    ]
+    asked += [fleet.ask(owner="me" * 100) for _ in range(5)]
+    answers = store.claim(claim_requests.parse(asked, 600.0))
+    assert len(json.dumps([a["reasons"] for a in answers[:3]])) < 2100
+    for answer in answers[:3]:
+        assert len(answer["reasons"]) + answer["reasons_left_out"] == 6
+    assert "reasons_left_out" not in fleet.claim(asked[0])[0]
+    found: list[str] = []
+    while page := store.claims(marker=found[-1] if found else None):
+        assert len(page) in (1, 2, 3)
+        assert len(json.dumps(page)) < 2100
+        found += [claim["uuid"] for claim in page]
+    # In the order in which they are listed at once.
+    assert found == [claim["uuid"] for claim in fleet.store.claims()]
+    assert set(found) == {one["uuid"] for one in asked[3:]}
+
+
 def test_the_same_again_answers_the_same(fleet: claiming.Fleet) -> None:
     asked = fleet.ask("h1", "h2", owner="me", seconds=30)
     first = fleet.claim(asked)
@@ -132,6 +180,24 @@ def test_a_group_is_booked_whole_or_not_at_all(fleet: claiming.Fleet) -> None:
     fleet.check()
 
 
+def test_a_group_of_which_one_is_gone_or_another_one_is_not_booked(
+    fleet: claiming.Fleet,
+) -> None:
+    gone, other, new = fleet.ask("h1"), fleet.ask("h1"), fleet.ask("h2")
+    fleet.store.release(gone["uuid"])
+    fleet.claim(other)
+    other["resources"] = {"vcpus": 3}
+    for known, outcome in ((gone, "gone"), (other, "conflict")):
+        for asked in ([known, new], [new, known]):
+            found = {a["uuid"]: a for a in fleet.claim(*asked, atomic=True)}
+            assert found[known["uuid"]]["outcome"] == outcome
+            assert words(found[new["uuid"]]) == ["group"]
+    assert fleet.used("h2") == (0, 0, 0)
+    # Not as a group, one of them can be had.
+    assert [a["outcome"] for a in fleet.claim(gone, new)] == ["gone", "claimed"]
+    fleet.check()
+
+
 #: What is written of a host, by name, and why nothing of it can be claimed then.
 BLOCKED: list[tuple[dict[str, Any], str]] = [
     ({"state": "down", "state_cause": "silence"}, "down"),
@@ -184,16 +250,47 @@ def test_a_deleted_node_is_refused_and_one_in_use_stays(fleet: claiming.Fleet) -
 
 
 def test_without_a_leader_for_long_nothing_is_claimed(fleet: claiming.Fleet) -> None:
-    def lease(seconds: int) -> None:
-        fleet.records.release(liveness.LEASE, claiming.LEADER)
-        fleet.records.acquire(liveness.LEASE, claiming.LEADER, seconds)
-
-    lease(-30)
+    set_lease(fleet, -30, -15)
     assert fleet.claim(fleet.ask())[0]["outcome"] == "claimed"
-    lease(-90)
+    # Since the last look, not since the lease ran out.
+    set_lease(fleet, -90, -1)
     (answer,) = fleet.claim(fleet.ask())
     assert words(answer) == ["unknown"]
     assert "no leader looks" in answer["reasons"][0]["message"]
+
+
+def set_lease(fleet: claiming.Fleet, looked: int, ends: int) -> None:
+    """Store when the last look was and when the lease ends, in seconds from now."""
+    now = datetime.datetime.now(datetime.UTC)
+    values = {
+        "renewed_at": now + datetime.timedelta(seconds=looked),
+        "expires_at": now + datetime.timedelta(seconds=ends),
+    }
+    with fleet.engine.begin() as c:
+        c.execute(models.leases.update().values(values))
+
+
+def test_a_lease_of_which_nobody_looked_is_no_look(fleet: claiming.Fleet) -> None:
+    """Leaders take it in turns, and none gets to look."""
+    set_lease(fleet, -3600, -3600)
+    taken = fleet.records.acquire(liveness.LEASE, "another", 15.0, looked=False)
+    assert taken is not None
+    (answer,) = fleet.claim(fleet.ask())
+    assert words(answer) == ["unknown"]
+    assert "doesn't get to look" in answer["reasons"][0]["message"]
+    fleet.records.acquire(liveness.LEASE, "another", 15.0, looked=True)
+    assert fleet.claim(fleet.ask())[0]["outcome"] == "claimed"
+
+
+def test_after_the_clock_was_set_back_somebody_has_to_look(
+    fleet: claiming.Fleet,
+) -> None:
+    set_lease(fleet, 3600, 3615)
+    (answer,) = fleet.claim(fleet.ask())
+    assert words(answer) == ["unknown"]
+    assert "set back" in answer["reasons"][0]["message"]
+    fleet.records.acquire(liveness.LEASE, claiming.LEADER, 15.0)
+    assert fleet.claim(fleet.ask())[0]["outcome"] == "claimed"
 
 
 def test_while_verdicts_are_frozen_for_long_nothing_is_claimed(
@@ -295,6 +392,40 @@ def test_listed_by_owner_and_host_in_pages(fleet: claiming.Fleet) -> None:
         fleet.store.claims(marker=str(uuidlib.uuid4()))
 
 
+def test_an_owner_is_one_by_case_and_spaces_too(fleet: claiming.Fleet) -> None:
+    owners = ["tenant", "Tenant", "tenant ", "t\u00e9nant"]
+    fleet.claim(*(fleet.ask(owner=owner) for owner in owners))
+    for owner in owners:
+        assert [c["owner"] for c in fleet.store.claims(owner=owner)] == [owner]
+    assert fleet.store.claims(owner="TENANT") == []
+
+
+def test_claims_of_a_host_are_looked_for_by_its_nodes(fleet: claiming.Fleet) -> None:
+    """Also of a node of Juno's shape, of which its service tells the host."""
+    asked = fleet.ask("h2")
+    fleet.claim(fleet.ask("h1"), asked)
+    with fleet.engine.begin() as c:
+        c.execute(
+            sa.text(
+                "UPDATE compute_nodes SET host = NULL, service_id ="
+                " (SELECT id FROM services WHERE host = 'h2') WHERE host = 'h2'"
+            )
+        )
+    seen: list[str] = []
+
+    def note(conn: Any, cursor: Any, statement: str, *more: Any) -> None:
+        seen.append(" ".join(statement.split()))
+
+    sa.event.listen(fleet.engine, "before_cursor_execute", note)
+    (listed,) = fleet.store.claims(host="H2")
+    sa.event.remove(fleet.engine, "before_cursor_execute", note)
+    assert (listed["uuid"], listed["host"]) == (asked["uuid"], "h2")
+    (query,) = [text for text in seen if "FROM allocations" in text]
+    assert "allocations.node_id IN" in query
+    assert " OR " not in query
+    assert fleet.store.claims(host="h3") == []
+
+
 def test_a_move_is_booked_on_both_until_it_is_confirmed(fleet: claiming.Fleet) -> None:
     old = fleet.ask("h1", resources={"vcpus": 3, "local_gb": 7})
     fleet.claim(old)
@@ -317,6 +448,23 @@ def test_a_move_is_booked_on_both_until_it_is_confirmed(fleet: claiming.Fleet) -
     assert words(fleet.claim(fleet.ask("h2", replaces=old["uuid"]))[0]) == [
         "nothing-to-move"
     ]
+    fleet.check()
+
+
+def test_a_move_is_not_moved_before_it_is_confirmed(fleet: claiming.Fleet) -> None:
+    first = fleet.ask("h1")
+    second = fleet.ask("h2", replaces=first["uuid"])
+    third = fleet.ask("h1", replaces=second["uuid"])
+    fleet.claim(first, second)  # of one call: nothing to move yet
+    assert fleet.used("h2") == (0, 0, 0)
+    assert fleet.claim(second)[0]["outcome"] == "claimed"
+    assert words(fleet.claim(third)[0]) == ["being-moved"]
+    fleet.store.confirm(second["uuid"])
+    assert (fleet.used("h1"), fleet.used("h2")) == ((0, 0, 0), (1, 0, 0))
+    assert fleet.claim(third)[0]["outcome"] == "claimed"
+    fleet.store.confirm(third["uuid"])
+    assert (fleet.used("h1"), fleet.used("h2")) == ((1, 0, 0), (0, 0, 0))
+    assert [c["uuid"] for c in fleet.store.claims()] == [third["uuid"]]
     fleet.check()
 
 
@@ -424,6 +572,22 @@ def test_ids_of_another_database_are_looked_up_again(
     assert words(fleet.claim(fleet.ask("h1"))[0]) == ["no-such-node"]
 
 
+def test_a_node_purged_and_made_anew_between_two_claims(
+    fleet: claiming.Fleet, engine: sa.Engine
+) -> None:
+    """This conductor saw nothing of it."""
+    fleet.claim(fleet.ask("h1"))
+    old = fleet.nodes.compute_node_get(uuid=fleet.uuids["h1"])
+    fleet.add("h3")
+    fleet.nodes.compute_node_destroy(old["id"], "h1", force=True)
+    list(purge.purge(engine))
+    fleet.nodes.compute_node_create(
+        {"host": "h1", "hypervisor_hostname": "h1", **claiming.NODE}
+        | {"uuid": fleet.uuids["h1"]}
+    )
+    assert fleet.claim(fleet.ask("h1"))[0]["outcome"] == "claimed"
+
+
 def test_what_was_decided_long_ago_is_not_committed(
     fleet: claiming.Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,6 +625,35 @@ def test_custom_resources_are_counted_as_well(fleet: claiming.Fleet) -> None:
     fleet.check()
 
 
+def test_of_two_calls_neither_takes_back_what_both_were_told(
+    fleet: claiming.Fleet,
+) -> None:
+    """In whichever order their messages arrive, and by way of whom they came."""
+    first, second = str(uuidlib.uuid4()), str(uuidlib.uuid4())
+    for one, another, gives_up in (
+        (first, second, second),
+        (second, first, first),
+        (None, first, first),
+        (first, None, first),
+    ):
+        asked = fleet.ask()
+        for attempt in (one, another, another):
+            (answer,) = fleet.claim({**asked, "attempt": attempt})
+            assert answer["outcome"] == "claimed"
+        fleet.store.release(asked["uuid"], attempt=gives_up)
+    assert fleet.used() == (4, 0, 0)
+    # What was asked otherwise wasn't told that it is there.
+    asked = fleet.ask()
+    fleet.claim({**asked, "attempt": first})
+    (answer,) = fleet.claim({**asked, "attempt": second, "owner": "you"})
+    assert answer["outcome"] == "conflict"
+    fleet.store.release(asked["uuid"], attempt=second)
+    assert fleet.used() == (5, 0, 0)
+    fleet.store.release(asked["uuid"], attempt=first)
+    assert fleet.used() == (4, 0, 0)
+    fleet.check()
+
+
 def test_an_agents_call_takes_back_only_what_nobody_else_was_told(
     fleet: claiming.Fleet,
 ) -> None:
@@ -475,8 +668,9 @@ def test_an_agents_call_takes_back_only_what_nobody_else_was_told(
     live = {c["uuid"] for c in fleet.store.claims()}
     assert live == {one["uuid"] for one in asked[1:]}
     assert fleet.used() == (3, 0, 0)
+    # Whoever asked first was told of it, and isn't told of this.
     fleet.store.release(asked[1]["uuid"], attempt=second)
-    assert fleet.used() == (2, 0, 0)
+    assert fleet.used() == (3, 0, 0)
     # Nobody was told of what isn't known.
     late = fleet.ask()
     fleet.store.release(late["uuid"], attempt=first)

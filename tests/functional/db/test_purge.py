@@ -6,9 +6,12 @@ import pathlib
 import pytest
 import sqlalchemy as sa
 
+from conductor.db import liveness
 from conductor.db import models
 from conductor.db import purge
 from conductor.db import store as db_store
+from musterbook import errors
+from tests.functional.db import claiming
 from tests.functional.db import command
 from tests.functional.db import juno
 from tests.functional.db import oddities
@@ -198,6 +201,43 @@ def test_a_row_that_came_back_meanwhile(engine: sa.Engine, revive: bool) -> None
     assert batch.purged == int(not revive)
     again = store.compute_nodes()
     assert [node["uuid"] for node in again] == [first["uuid"]] * revive
+
+
+def test_claims_of_a_purged_node_are_over_and_known(
+    engine: sa.Engine, database_url: str, tmp_path: pathlib.Path
+) -> None:
+    fleet = claiming.Fleet(engine, "h1", "h2")
+    over, live, other = fleet.ask("h1"), fleet.ask("h1"), fleet.ask("h2")
+    fleet.claim(over, live, other)
+    fleet.store.release(over["uuid"])
+    fleet.store.confirm(live["uuid"])
+    node = fleet.nodes.compute_node_get(uuid=fleet.uuids["h1"])
+    fleet.nodes.compute_node_destroy(node["id"], "h1", force=True)
+    dry = command.inside(tmp_path, database_url, *PURGE, "--dry-run")
+    done = command.inside(tmp_path, database_url, *PURGE)
+    assert (done.returncode, done.stderr) == (0, "")
+    for answer in (dry, done):
+        told = [t for t in answer.stdout.splitlines() if t.startswith("released: ")]
+        assert told == [f"released: claim {live['uuid']}, whose compute node is purged"]
+    # A message that comes late books nothing, on a node that is there either.
+    for asked in (over, live):
+        asked["candidates"] = [fleet.uuids["h1"], fleet.uuids["h2"]]
+        assert fleet.claim(asked)[0]["outcome"] == "gone"
+        with pytest.raises(errors.ClaimGone):
+            fleet.store.confirm(asked["uuid"])
+        fleet.store.release(asked["uuid"])
+    assert fleet.used("h2") == (1, 0, 0)
+    listed = fleet.store.claims(finished=True)
+    assert {(c["uuid"], c["node"], c["state"]) for c in listed} == {
+        (over["uuid"], None, "released"),
+        (live["uuid"], None, "released"),
+        (other["uuid"], fleet.uuids["h2"], "held"),
+    }
+    fleet.check()
+    assert fleet.term is not None
+    lease = (liveness.LEASE, claiming.LEADER, fleet.term)
+    assert fleet.store.forget(*lease, seconds=3600) == 0
+    assert fleet.store.forget(*lease, seconds=-60) == 2
 
 
 def test_zero_dates_are_no_dates(

@@ -116,6 +116,16 @@ def test_too_many_nodes_at_once() -> None:
     assert "2100 nodes, at most 2000" in refused(value).message
 
 
+def test_too_many_candidates_at_once() -> None:
+    """Of few nodes: each request goes through its own."""
+    nodes = [str(uuidlib.uuid4()) for _ in range(100)]
+    value = [asked(uuid=str(uuidlib.uuid4()), candidates=nodes) for _ in range(101)]
+    exc = refused(value)
+    assert exc.field == "requests"
+    assert "10100 candidates in all, at most 10000" in exc.message
+    assert len(claim_requests.parse(value[:100], 600.0)) == 100
+
+
 def test_uuids_are_stored_in_one_form() -> None:
     (found,) = claim_requests.parse(
         [asked(uuid=UUID.upper(), candidates=[NODE.upper(), NODE])], 1.0

@@ -7,6 +7,7 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
+from conductor.db import claim_reasons
 from conductor.db import claim_rules
 from conductor.db import limits
 
@@ -43,6 +44,15 @@ def test_room_of_a_node() -> None:
         "local_gb": 15,
         "CUSTOM_FPGA": 2,
     }
+
+
+@pytest.mark.parametrize(
+    ("used", "free"), [(0, 14), (-3, 14), (1, 14), (2, 13), (15, 0), (16, -1)]
+)
+def test_less_than_reserved_in_use_is_no_more_room(used: int, free: int) -> None:
+    """14 are offered, besides the one that is reserved."""
+    room = claim_rules.room_of({**NODE, "vcpus_used": used})
+    assert (room.capacity["vcpus"], room.free["vcpus"]) == (14, free)
 
 
 @pytest.mark.parametrize(
@@ -112,13 +122,18 @@ def test_nobody_gets_more_than_there_is(
     ]
     choices = claim_rules.choose(requests, rooms, atomic=atomic)
     assert [choice.request for choice in choices] == requests
+    after = {name: dict(r.free) for name, r in rooms.items()}
+    why = claim_reasons.explain(choices, rooms, 10**6)
     left = {name: dict(r.capacity) for name, r in rooms.items()}
     whole = all(choice.node is not None for choice in choices)
     for choice in choices:
         if choice.node is None:
-            told = {reason.node for reason in choice.reasons}
+            reasons, left_out = why[choice.request.uuid]
+            told = {reason["node"] for reason in reasons}
             assert told == set(choice.request.candidates) or (atomic and not told)
+            assert left_out == 0
             continue
+        assert choice.request.uuid not in why
         assert whole or not atomic
         candidates = choice.request.candidates
         assert choice.node in candidates
@@ -129,7 +144,7 @@ def test_nobody_gets_more_than_there_is(
         for resource, amount in wanted.items():
             left[choice.node][resource] -= amount
             assert left[choice.node][resource] >= 0
-    assert {name: r.free for name, r in rooms.items()} == left
+    assert after == left
 
 
 def test_all_reasons_with_their_numbers() -> None:
@@ -138,8 +153,8 @@ def test_all_reasons_with_their_numbers() -> None:
     request = claim_rules.Request(
         "1", {"vcpus": 3, "memory_mb": 5, "CUSTOM_X": 1}, ("a", "b"), None, 1.0
     )
-    (choice,) = claim_rules.choose([request], rooms)
-    assert [reason.facts() for reason in choice.reasons] == [
+    choices = claim_rules.choose([request], rooms)
+    assert claim_reasons.explain(choices, rooms, 10**6)["1"].reasons == [
         {"node": "a", "reason": "disabled", "message": "its host is disabled"},
         {
             "node": "a",
