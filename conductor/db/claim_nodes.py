@@ -25,7 +25,7 @@ _T = models.compute_nodes
 _BY_UUID = sa.select(_T.c.uuid, _T.c.id).where(
     _T.c.uuid.in_(sa.bindparam("uuids", expanding=True))
 )
-#: Read as one JSON array: each column of an answer costs the driver 4 us to describe.
+#: Read as one JSON array: the driver describes each column of an answer in Python.
 _PACKED = ("uuid", "host", "hypervisor_hostname", "deleted", "booking", *usage.AMOUNTS)
 #: Ratios aren't among them: JSON shows a float's digits otherwise than SQL.
 _COLUMNS = [
