@@ -63,14 +63,9 @@ class ClaimReader:
         if not finished:
             query = query.where(allocations.IS_LIVE)
         if owner is not None:
-            query = query.where(_A.c.owner == owner)
-        if host is not None:
-            # Of nodes of either shape.
+            given = sa.bindparam(None, owner, type_=sa.String())
             query = query.where(
-                sa.or_(
-                    types.same_name(_N.c.host, host),
-                    types.same_name(nodes.OWNER.c.host, host),
-                )
+                _A.c.owner == owner, types.exact(_A.c.owner) == types.exact(given)
             )
         if uuids is not None:
             query = query.where(_A.c.uuid.in_(uuids))
@@ -83,6 +78,8 @@ class ClaimReader:
                 if found is None:
                     raise errors.MarkerNotFound(marker=marker)
                 after = query.where(_A.c.id > found)
+            if host is not None:
+                after = after.where(_A.c.node_id.in_(_of_host(connection, host)))
             return self._page(connection.execute(after).mappings())
 
         return retry.read(self._engine, work)
@@ -98,6 +95,20 @@ class ClaimReader:
                 break
             found.append(claim)
         return found
+
+
+def _of_host(connection: sa.Connection, host: str) -> list[int]:
+    """Return the ids of a host's nodes of either shape, deleted or not.
+
+    A condition on two joined tables would have all claims read.
+    """
+    own = sa.select(_N.c.id).where(types.same_name(_N.c.host, host))
+    legacy = (
+        sa.select(_N.c.id)
+        .select_from(_N.join(nodes.OWNER, nodes.IS_OWNER))
+        .where(types.same_name(nodes.OWNER.c.host, host))
+    )
+    return list(connection.execute(own.union_all(legacy)).scalars())
 
 
 def _shown(row: sa.RowMapping) -> dict[str, Any]:

@@ -159,6 +159,28 @@ def same_name(column: Any, value: Any) -> sa.ColumnElement[bool]:
     return folded(column) == folded(value)
 
 
+class exact(functions.FunctionElement[str]):  # noqa: N801  # SQL function
+    """A text on either side of ``=`` where case, accents and spaces at the end count.
+
+    MySQL compares by the column's collation otherwise. No index helps: compare the
+    plain text as well.
+    """
+
+    type = sa.String()
+    inherit_cache = True
+
+
+@compiler.compiles(exact)
+def _exact(element: exact, compiled: Any, **kw: Any) -> str:
+    return str(compiled.process(element.clauses, **kw))
+
+
+@compiler.compiles(exact, "mysql")
+def _exact_mysql(element: exact, compiled: Any, **kw: Any) -> str:
+    text = compiled.process(element.clauses, **kw)
+    return f"CAST(CONVERT({text} USING utf8mb4) AS BINARY)"
+
+
 class as_json(functions.FunctionElement[str]):  # noqa: N801  # SQL function
     """The values of columns as one text, a JSON array.
 

@@ -390,6 +390,41 @@ def test_listed_by_owner_and_host_in_pages(fleet: claiming.Fleet) -> None:
         fleet.store.claims(marker=str(uuidlib.uuid4()))
 
 
+def test_an_owner_is_one_by_case_and_spaces_too(fleet: claiming.Fleet) -> None:
+    owners = ["tenant", "Tenant", "tenant ", "t\u00e9nant"]
+    fleet.claim(*(fleet.ask(owner=owner) for owner in owners))
+    for owner in owners:
+        assert [c["owner"] for c in fleet.store.claims(owner=owner)] == [owner]
+    assert fleet.store.claims(owner="TENANT") == []
+
+
+def test_claims_of_a_host_are_looked_for_by_its_nodes(fleet: claiming.Fleet) -> None:
+    """Also of a node of Juno's shape, of which its service tells the host."""
+    asked = fleet.ask("h2")
+    fleet.claim(fleet.ask("h1"), asked)
+    with fleet.engine.begin() as c:
+        c.execute(
+            sa.text(
+                "UPDATE compute_nodes SET host = NULL, service_id ="
+                " (SELECT id FROM services WHERE host = 'h2') WHERE host = 'h2'"
+            )
+        )
+    seen: list[str] = []
+
+    def note(conn: Any, cursor: Any, statement: str, *more: Any) -> None:
+        seen.append(" ".join(statement.split()))
+
+    sa.event.listen(fleet.engine, "before_cursor_execute", note)
+    (listed,) = fleet.store.claims(host="H2")
+    sa.event.remove(fleet.engine, "before_cursor_execute", note)
+    assert (listed["uuid"], listed["host"]) == (asked["uuid"], "h2")
+    (query,) = [text for text in seen if "FROM allocations" in text]
+    condition = query.partition(" WHERE ")[2]
+    assert "allocations.node_id IN" in condition
+    assert "host" not in condition
+    assert fleet.store.claims(host="h3") == []
+
+
 def test_a_move_is_booked_on_both_until_it_is_confirmed(fleet: claiming.Fleet) -> None:
     old = fleet.ask("h1", resources={"vcpus": 3, "local_gb": 7})
     fleet.claim(old)
