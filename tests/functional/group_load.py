@@ -32,23 +32,9 @@ def _redis(server: process.Server) -> Counts:
 def _zookeeper(server: process.Server) -> Counts:
     """Return the packets that it has got, the counter's own among them."""
     text = _lines(server.port, b"mntr", b"")
-    found = {
-        name: int(_number(rf"zk_{line}\s+(\d+)", text))
-        for name, line in _ZOOKEEPER.items()
-    }
-    # It counts these apart; the rest are pings, and sessions that are closed.
-    found["others"] = found.pop("packets") - sum(
-        count for name, count in found.items() if name != "packets"
-    )
-    return _counts(found)
-
-
-_ZOOKEEPER = {
-    "packets": "packets_received",
-    "sessions": "connection_request_count",
-    "reads": "cnt_readlatency",
-    "writes": "cnt_updatelatency",
-}
+    packets = int(_number(r"zk_packets_received\s+(\d+)", text))
+    sessions = int(_number(r"zk_connection_request_count\s+(\d+)", text))
+    return _counts({"sessions": sessions, "others": packets - sessions})
 
 
 def _etcd(server: process.Server) -> Counts:
