@@ -27,6 +27,7 @@ class Traits:
     :ivar max_members: advised most members of one group
     :ivar note: the limit that an operator must know
     :ivar keeps_what_it_is_sent: one that hangs gets to all beats that were given up
+        (our client for ZooKeeper asks no second time before the first has an answer)
     :ivar late_beat_counts: who can beat and is seen after a member timeout of silence
         is a member to stay; else the first reader may still drop it
     """

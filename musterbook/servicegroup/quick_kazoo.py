@@ -21,10 +21,8 @@ from musterbook.servicegroup import failures
 # As tooz makes it, it waits the member timeout at first, and up to an hour later: for
 # as long again as the server was away (kazoo 2.11).
 _CONNECT = 2
-# And that a beat waits for a connection.
-_AWAY = 1.0
 # Each try is a request, and a server that came back empty refuses for a member timeout.
-_LONGEST_PAUSE = 1.5
+_LONGEST_PAUSE = 1.2
 # Who couldn't connect and then hears that its session is over hears it with all others,
 # and asks for another one within so many seconds.
 _SPREAD = 3.0
@@ -128,7 +126,7 @@ class QuickKazooDriver(zookeeper.KazooDriver):
 
         :raises ToozError: there is no connection
         """
-        if not self._connected.wait(_AWAY):
+        if not self._connected.wait(_CONNECT):
             raise tooz.ToozError("no connection")
         if self._answered:
             self._answered = False

@@ -23,7 +23,6 @@ _ZOOKEEPER = driver.Traits(
     "long as its process runs; with 10,000 members use a member timeout of 30 s or "
     "more (10 s cost the server a whole core)",
     late_beat_counts=True,
-    keeps_what_it_is_sent=True,
 )
 _REDIS = driver.Traits(
     name="Redis",
@@ -38,7 +37,7 @@ _REDIS = driver.Traits(
     forgets=False,
     max_members=10_000,
     note="members survive a restart only with AOF, and only one shorter than the "
-    "member timeout; without it everybody joins again within a beat. A maxmemory "
+    "member timeout; without it everybody joins again in two beats. A maxmemory "
     "with a policy that evicts would lose members: give it a Redis that doesn't",
     keeps_what_it_is_sent=True,
 )
