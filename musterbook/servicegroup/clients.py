@@ -44,6 +44,8 @@ def factory(url: group_url.GroupURL, option: str, *, shared: bool = False) -> Fa
     # Our thread runs the calls one by one; tooz's own pool would add a thread
     # that can hang where nobody can join it.
     options = {**url.options, **extra, "executor": ["synchronous"]}
+    if name.startswith("etcd3+"):
+        options["seen"] = [set()]
     if shared and name == "redis":
         options["shared"] = [{}]
 

@@ -26,6 +26,10 @@ class Traits:
     :ivar forgets: may lose members or the group while all runs well
     :ivar max_members: advised most members of one group
     :ivar note: the limit that an operator must know
+    :ivar keeps_what_it_is_sent: one that hangs gets to all beats that were given up
+        (our client for ZooKeeper asks no second time before the first has an answer)
+    :ivar late_beat_counts: who can beat and is seen after a member timeout of silence
+        is a member to stay; else the first reader may still drop it
     """
 
     name: str
@@ -40,6 +44,8 @@ class Traits:
     forgets: bool
     max_members: int
     note: str
+    keeps_what_it_is_sent: bool = False
+    late_beat_counts: bool = False
 
 
 class GroupDriver(abc.ABC):

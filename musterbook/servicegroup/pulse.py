@@ -24,6 +24,9 @@ LONGEST_PAUSE = 10.0
 # A rejoin is put off by up to this share of the interval: what one member finds
 # after a fault, all do.
 JITTER = 0.25
+# After a fault that others have had as well it is by up to this many intervals, as a
+# pause between two turns, and so are failing beats when the member timeout is over.
+SPREAD = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +81,8 @@ class Pulse:
         self._renamed = threading.Event()
         self._was_member = False
         self._asked = threading.Event()
+        # When to join, and why, where that is put off; None: nothing is.
+        self._put_off: tuple[float, str] | None = None
         self._failures = 0
         self._fault_since = 0.0
         self._last_good: float | None = None
@@ -94,11 +99,17 @@ class Pulse:
         :returns: seconds to wait before the next
         """
         began = self._clock()
+        early = self._put_off_for(began)
+        if early > 0:
+            return early
         try:
             rejoined = self._beat()
         except Exception as exc:  # noqa: BLE001 - the beat must survive anything
+            self._put_off = None
             self._failed(exc, began)
         else:
+            if self._put_off is not None:
+                return self._put_off_for(self._clock())
             self._succeeded(rejoined, began)
         return self._pause(self._clock() - began)
 
@@ -165,25 +176,46 @@ class Pulse:
             self._renamed.clear()
             self._part_from_name()
         driver = self._connected()
-        reason = self._reason_to_join(driver)
+        late, self._put_off = self._put_off, None
+        reason = late[1] if late else self._reason_to_join(driver)
         if reason is None:
-            try:
-                driver.beat()
-                if driver.is_visible(self._group):
-                    return None
-                reason = "it was no longer seen in the group"
-            except errors.GroupVanished:
-                reason = "the backend had lost the group"
+            reason = self._look(driver)
+            if reason is None:
+                return None
+            if self._failures:
+                # Others have found the same, after the same fault.
+                self.joined.clear()
+                wait = self._rng.uniform(0, self._interval * SPREAD)
+                self._put_off = self._clock() + wait, reason
+                return None
         self.joined.clear()
         # Cleared before the join: one that is asked for during it counts anew.
         self._asked.clear()
-        if self._was_member and self._wait(self._rng.uniform(0, self._jitter())):
+        if (
+            self._was_member
+            and late is None
+            and self._wait(self._rng.uniform(0, self._jitter()))
+        ):
             return None  # stopping
         driver.join(self._group)
         if self._former is not None:
             reason = "it was granted another name"
             self._give_up_former()
         return reason
+
+    def _look(self, driver: group_driver.GroupDriver) -> str | None:
+        """Beat; return why the group has to be joined, None if there is no need."""
+        try:
+            driver.beat()
+            if driver.is_visible(self._group):
+                return None
+        except errors.GroupVanished:
+            return "the backend had lost the group"
+        return "it was no longer seen in the group"
+
+    def _put_off_for(self, now: float) -> float:
+        """Return for how many seconds a join is still put off, 0 where none is."""
+        return 0.0 if self._put_off is None else max(self._put_off[0] - now, 0.0)
 
     def _connected(self) -> group_driver.GroupDriver:
         if self._driver is None:
@@ -208,11 +240,23 @@ class Pulse:
             self._asked.clear()
         if not self.joined.is_set():
             return "it had fallen out of the group"
-        silent = self._clock() - (self._last_good or 0.0)
-        if silent > driver.member_timeout:
+        silent = self._silent()
+        if silent > driver.member_timeout and not driver.traits.late_beat_counts:
             # It may still look like a member, until the first reader looks.
             return f"its last beat was {silent:.0f} s ago"
         return None
+
+    def _silent(self) -> float:
+        return self._clock() - (self._last_good or 0.0)
+
+    def _is_given_up(self) -> bool:
+        """Return whether nobody believes in beats of it that the server still has."""
+        driver = self._driver
+        return (
+            driver is not None
+            and driver.traits.keeps_what_it_is_sent
+            and self._silent() > driver.member_timeout
+        )
 
     def _jitter(self) -> float:
         return self._interval * JITTER
@@ -254,6 +298,9 @@ class Pulse:
     def _pause(self, spent: float) -> float:
         if self._failures and not self._was_member:
             return self._pauses.pause()
+        if self._failures and spent > self._interval / 2 and self._is_given_up():
+            # A server that hangs gets to all that it was sent, in the end.
+            return self._interval * self._rng.uniform(1, 1 + SPREAD)
         # While beats fail there is a pause even when each takes its full time.
         shortest = self._interval / 4 if self._failures else 0.0
         return max(self._interval - spent, shortest)

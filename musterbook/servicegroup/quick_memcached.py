@@ -21,12 +21,20 @@ _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.2
 _CHANGE_SECONDS = 2.0
 _AT_ONCE = 500  # keys in a request
+_FEW = 10  # members that are taken out as soon as they have no beat
 
 _Members = dict[bytes, Any]
 
 
 class QuickMemcachedDriver(memcached.MemcachedDriver):
     """Believes no beat that memcached didn't confirm, and finds what it forgot."""
+
+    def __init__(
+        self, member_id: bytes, parsed_url: Any, options: dict[str, Any]
+    ) -> None:
+        super().__init__(member_id, parsed_url, options)
+        # Who is in the group's value without a beat, and since when a read found so.
+        self._missing: dict[bytes, float] = {}
 
     def heartbeat(self) -> float:
         """Store the beat, with an answer; tooz's asks for none.
@@ -43,12 +51,13 @@ class QuickMemcachedDriver(memcached.MemcachedDriver):
     def join_group(
         self, group_id: bytes, capabilities: Any = None
     ) -> coordination.CoordAsyncResult[None]:
-        """Put the member into the group's value."""
+        """Put the member into the group's value, if it isn't there any more.
+
+        That it lives, its beat says: an entry needn't be replaced.
+        """
 
         def add(members: _Members) -> None:
-            if self._member_id in members:
-                raise coordination.MemberAlreadyExist(group_id, self._member_id)
-            members[self._member_id] = {b"capabilities": capabilities}
+            members.setdefault(self._member_id, {b"capabilities": capabilities})
 
         return self._result(lambda: self._change(group_id, add))
 
@@ -81,12 +90,23 @@ class QuickMemcachedDriver(memcached.MemcachedDriver):
         return self._result(look)
 
     def _get_members(self, group_id: bytes) -> _Members:
-        """Return who has a beat, and take the others out of the group's value."""
+        """Return who has a beat, and take the others out of the group's value.
+
+        Many at once only when they have been without a beat for a member timeout:
+        after a fault all come back, and would have to enter it anew one by one.
+        """
         members = self.client.get(self._encode_group_id(group_id))
         if members is None:
             raise coordination.GroupNotCreated(group_id)
         living = self._living(list(members))
-        if len(living) < len(members):
+        now = time.monotonic()
+        self._missing = {
+            member: self._missing.get(member, now) for member in members.keys() - living
+        }
+        since = list(self._missing.values())
+        if len(since) > _FEW:
+            since = [at for at in since if now - at > self.membership_timeout]
+        if since:
             self._change(group_id, self._sweep)
         return {member: members[member] for member in living}
 

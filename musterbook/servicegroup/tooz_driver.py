@@ -30,7 +30,7 @@ T = TypeVar("T")
 # ones are refused at once. Only a hung file system or a client's bug gets here.
 MAX_STUCK = 8
 # A beat is recent for this part of the member timeout.
-_RECENT = 4
+_RECENT = 2
 
 
 @dataclasses.dataclass

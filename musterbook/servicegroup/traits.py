@@ -22,6 +22,7 @@ _ZOOKEEPER = driver.Traits(
     note="the client's own thread keeps the session, so that a member stays one as "
     "long as its process runs; with 10,000 members use a member timeout of 30 s or "
     "more (10 s cost the server a whole core)",
+    late_beat_counts=True,
 )
 _REDIS = driver.Traits(
     name="Redis",
@@ -36,8 +37,9 @@ _REDIS = driver.Traits(
     forgets=False,
     max_members=10_000,
     note="members survive a restart only with AOF, and only one shorter than the "
-    "member timeout; without it everybody joins again within a beat. A maxmemory "
+    "member timeout; without it everybody joins again in two beats. A maxmemory "
     "with a policy that evicts would lose members: give it a Redis that doesn't",
+    keeps_what_it_is_sent=True,
 )
 _ETCD = driver.Traits(
     name="etcd",
@@ -54,6 +56,8 @@ _ETCD = driver.Traits(
     note="each beat goes through HTTP and a log on disk: 10,000 members at a timeout "
     "of 10 s cost it more than a core; no user and password can be given, only "
     "certificates",
+    late_beat_counts=True,
+    keeps_what_it_is_sent=True,
 )
 _MEMCACHED = driver.Traits(
     name="memcached",
@@ -70,6 +74,7 @@ _MEMCACHED = driver.Traits(
     note="a cache: what it evicts or loses is missing until the member's next beat. "
     "The group is one value, of 1 MB at most (some 9,000 members) unless memcached "
     "runs with a larger -I",
+    keeps_what_it_is_sent=True,
 )
 _FILE = driver.Traits(
     name="files",

@@ -132,7 +132,7 @@ class Fleet:
         self.hosts = {*AGENTS, *(f"hollow-{n + 1}" for n in range(hollow))}
         self.reader = Reader(lab)
         self._meter: group_load.Meter | None = None
-        self.steady = 0.0
+        self.steady = group_load.Load(0.0, {})
         self._lost: set[str] = set()
 
     def start(self) -> None:
@@ -244,11 +244,13 @@ class Fleet:
         ended = time.monotonic()
         back = self.settle(ended, limit)
         load = None
-        if self._meter is not None and self.steady:
+        if self._meter is not None and self.steady.all:
             until = ended + back + 2 * self.beat
-            load = self._meter.most(ending, until, self.beat) / self.steady
+            most = self._meter.most(ending, until, self.beat)
+            load = most.all / self.steady.all
+            print(f"{name}: a second {most}, steady {self.steady}")
         outcome = Outcome(back, load)
-        print(f"{name}: {outcome}, steady {self.steady:.1f}/s, load {labs_load()}")
+        print(f"{name}: {outcome}, load {labs_load()}")
         self.check(started)
         return outcome
 

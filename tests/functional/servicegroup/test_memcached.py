@@ -1,6 +1,7 @@
 """A memcached that forgets, is full, or lies: agents notice and come back."""
 
 import contextlib
+import re
 import socket
 import threading
 
@@ -12,6 +13,7 @@ from musterbook.servicegroup import tooz_driver
 from musterbook.servicegroup import url as group_url
 from tests import group_servers
 from tests import process
+from tests import util
 from tests.functional.servicegroup import agents
 
 GROUP = agents.GROUP
@@ -66,6 +68,40 @@ def test_full_cache_that_evicts(own_server: process.Starter) -> None:
                     break
         assert evicted > 5000
         assert five.wait_all_up() < five.allowed
+
+
+def test_members_who_all_were_silent_need_no_join(
+    server: group_servers.Memcached,
+) -> None:
+    """After a fault: each would change the one value that is the group."""
+    url = group_url.parse(f"{server.lease(0)}?timeout=2")
+    reader = tooz_driver.ToozDriver(url, "reader")
+    many = [tooz_driver.ToozDriver(url, f"m{n}#1") for n in range(12)]
+    client = pymemcache.Client(("127.0.0.1", server.port))
+    for member in many:
+        member.join(GROUP)
+    for member in many:
+        client.delete(f"_TOOZ_MEMBER_{member.member}", noreply=False)
+    assert reader.get_all(GROUP) == frozenset()
+    for member in many[:6]:
+        member.beat()
+        assert member.is_visible(GROUP)
+    value = f"_TOOZ_GROUP_{GROUP}"
+    before = client.gets(value)
+    many[6].join(GROUP)
+    assert client.gets(value) == before  # its version, too: nothing was changed
+    # Who stays away is taken out in the end.
+    util.wait_until(
+        lambda: reader.get_all(GROUP) == frozenset() and not _names(client.get(value)),
+        60,
+        "an empty group",
+    )
+    for driver in (reader, *many):
+        driver.stop()
+
+
+def _names(value: bytes | None) -> list[bytes]:
+    return [] if value is None else re.findall(rb"m\d+#1", value)
 
 
 class Liar:

@@ -40,6 +40,33 @@ def test_what_is_asked_while_it_is_away_is_not_kept(
     driver.stop()
 
 
+def test_what_was_not_answered_is_not_asked_again(
+    own_server: process.Starter,
+) -> None:
+    """Else a server that was frozen would get to all of it."""
+    server = own_server(group_servers.ZooKeeper)
+    url = group_url.parse(f"{server.lease(0)}&timeout=20")
+    make = clients.factory(url, "servicegroup_tooz_url")
+    made: list[Any] = []
+
+    def coordinator(member: bytes) -> Any:
+        made.append(make(member))
+        return made[-1]
+
+    driver = tooz_driver.ToozDriver(url, "a#1", make_coordinator=coordinator)
+    util.wait_until(lambda: _joins(driver), 60, "joining")
+    server.freeze()
+    for _ in range(3):
+        with pytest.raises(errors.GroupUnavailable):
+            driver.beat()
+    # Those before were given up while the server started.
+    assert len(made[-1]._coord._pending) <= 1
+    server.thaw()
+    util.wait_until(lambda: _joins(driver), 60, "a beat")
+    driver.beat()
+    driver.stop()
+
+
 def _joins(driver: tooz_driver.ToozDriver) -> bool:
     try:
         driver.join(GROUP)

@@ -6,7 +6,9 @@ import random
 import pytest
 
 from musterbook import errors
+from musterbook.servicegroup import driver as group_driver
 from musterbook.servicegroup import pulse
+from musterbook.servicegroup import traits
 from tests.unit.servicegroup import fakes
 
 INTERVAL = 3.0
@@ -158,11 +160,93 @@ def test_asked_to_rejoin_it_looks_first(
     assert member.turn() == ["beat", "is_visible", "join"]
 
 
+def test_after_a_fault_a_join_is_put_off_once(
+    member: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others come back from the same fault; a kick doesn't make it come sooner."""
+    member.driver.fail["beat"] = [fakes.unavailable(), fakes.vanished()]
+    member.turn()
+    began = member.now
+    assert member.turn() == ["beat"]
+    assert began < member.now <= began + INTERVAL * pulse.SPREAD
+    assert not member.pulse.joined.is_set()
+    due, member.now = member.now, began
+    member.pulse.rejoin()
+    assert member.turn() == []
+    assert member.now == pytest.approx(due)
+    assert member.turn() == ["join"]
+    assert member.waits == []
+    begin, end = warnings(caplog)
+    assert "beat failed" in begin
+    assert end.endswith("because the backend had lost the group")
+    assert member.turn() == ["beat", "is_visible"]
+
+
+def test_a_join_that_was_put_off_and_fails_is_tried_again(member: Bench) -> None:
+    member.driver.fail["beat"] = [fakes.unavailable(), fakes.vanished()]
+    member.driver.fail["join"] = [fakes.unavailable()]
+    calls = [member.turn() for _ in range(4)]
+    assert calls == [["beat"], ["beat"], ["join"], ["join"]]
+    assert member.pulse.joined.is_set()
+
+
+def test_stopping_while_a_join_is_put_off_leaves(member: Bench) -> None:
+    member.driver.fail["beat"] = [fakes.unavailable(), fakes.vanished()]
+    member.turn()
+    member.turn()
+    member.driver.calls.clear()
+    member.pulse.leave()
+    assert member.driver.calls == ["leave", "stop"]
+
+
+def test_a_process_that_was_frozen_looks_where_a_late_beat_counts(
+    member: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member.driver, "traits", traits.TRAITS["zookeeper"])
+    member.now += 25
+    assert member.turn() == ["beat", "is_visible"]
+    member.driver.members.clear()
+    member.now += 25
+    assert member.turn() == ["beat", "is_visible", "join"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "most"),
+    [
+        (traits.TRAITS["memcached"], INTERVAL, INTERVAL * (1 + pulse.SPREAD)),
+        (traits.DB, INTERVAL / 4, INTERVAL / 4),
+    ],
+)
+def test_a_server_that_hangs_is_sent_little(
+    member: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: group_driver.Traits,
+    least: float,
+    most: float,
+) -> None:
+    """What it keeps in its sockets it gets to when it goes on."""
+    monkeypatch.setattr(member.driver, "traits", kind)
+
+    def hang() -> None:
+        member.now += 3.0
+        raise fakes.unavailable()
+
+    monkeypatch.setattr(member.driver, "beat", hang)
+    monkeypatch.setattr(member.driver, "join", lambda group: hang())
+    pauses = []
+    for _ in range(10):
+        pauses.append(member.pulse.turn())
+        member.now += pauses[-1]
+    # Until the member timeout is over a beat may still save the membership.
+    assert pauses[:2] == [pytest.approx(INTERVAL / 4)] * 2
+    assert all(least <= pause <= most for pause in pauses[3:])
+
+
 @pytest.fixture
 def blind(member: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Return a member of a backend where it can't see itself."""
-    traits = dataclasses.replace(member.driver.traits, visibility_check=False)
-    monkeypatch.setattr(member.driver, "traits", traits)
+    kind = dataclasses.replace(member.driver.traits, visibility_check=False)
+    monkeypatch.setattr(member.driver, "traits", kind)
     return member
 
 
@@ -333,5 +417,23 @@ def test_rejoins_of_a_fleet_are_spread() -> None:
     for seconds in waits:
         slots[int(seconds / (INTERVAL * pulse.JITTER) * 10)] += 1
     # A tenth of the time has about a tenth of the joins.
+    assert min(slots) > 50
+    assert max(slots) < 200
+
+
+def test_joins_that_are_put_off_are_spread() -> None:
+    dues = []
+    for seed in range(1000):
+        one = Bench()
+        one.pulse._rng.seed(seed)
+        one.turn()
+        one.driver.fail["beat"] = [fakes.unavailable(), fakes.vanished()]
+        one.turn()
+        began = one.now
+        one.turn()
+        dues.append(one.now - began)
+    slots = [0] * 10
+    for seconds in dues:
+        slots[int(seconds / (INTERVAL * pulse.SPREAD) * 10)] += 1
     assert min(slots) > 50
     assert max(slots) < 200
