@@ -13,6 +13,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 import dataclasses
+import re
 import threading
 
 import fasteners
@@ -27,6 +28,7 @@ from musterbook import errors
 from objects import compute_node
 
 LOG = logging.getLogger(__name__)
+_DIGITS = re.compile(r"\d+")
 
 #: Seconds for a conductor to answer one call of an audit, if rpc_response_timeout is
 #: not less: an audit comes again, and a stop waits for the one in hand.
@@ -82,7 +84,7 @@ class ResourceTracker:
         self._marks = marks or progress.Progress(0)
         self._failing: dict[str, str] = {}  # node name to the kind of failure
         self._untold: set[str] = set()  # whose unconfirmed usage has been told of
-        self._source_failing = False
+        self._source_failing = ""  # the reason, without digits
         self._gave_up_at = ""
         # Guards what follows. Writers get it in the order in which they asked: an audit
         # takes it for each node, and would else keep others waiting to its end.
@@ -191,13 +193,15 @@ class ResourceTracker:
             inventory = self._reader.read()
         except errors.InventoryUnavailable as exc:
             self._marks.unreadable(exc.message)
-            if not self._source_failing:
-                self._source_failing = True
+            # Seconds and counts in it differ each time.
+            reason = _DIGITS.sub("", exc.message)
+            if reason != self._source_failing:
+                self._source_failing = reason
                 LOG.warning("%s; nothing is changed until it answers", exc.message)
             raise
         self._marks.read()
         if self._source_failing:
-            self._source_failing = False
+            self._source_failing = ""
             LOG.warning("The inventory source answers again")
         return inventory
 

@@ -180,7 +180,7 @@ def _embed(conf: cfg.ConfigOpts) -> None:
     conf.set_default("transport_url", "inproc://")
     database = db_engine.sqlite_url(state / "musterbook.sqlite")
     conf.set_default("connection", _escaped(database), "database")
-    timeout = presets.of(conf).member_timeout
+    timeout = presets.member_timeout(conf)
     groups = group_url.file_url(str(state / "groups"), timeout)
     conf.set_default("servicegroup_tooz_url", _escaped(groups))
     conf.set_default("ping_timeout", 0.5, "conductor")

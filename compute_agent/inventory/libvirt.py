@@ -49,7 +49,7 @@ class LibvirtInventory(source.InventorySource):
         self._my_ip = source.my_ip(conf)
         self._library = library or libvirt_link.bindings(OPTION)
         self._link = libvirt_link.Link(self._library, options.uri)
-        self._local = not parse.urlsplit(options.uri).netloc
+        self._local = _is_local(options.uri)
         self._pool: str | None = options.storage_pool
         self._with_uuid: bool = options.use_host_uuid
         self._disk_usage = disk_usage
@@ -204,3 +204,13 @@ def _numa_topology(cells: tuple[libvirt_xml.Cell, ...], memory_mb: int) -> str |
         for cell in cells
     ]
     return source.canonical({"cells": found}) if found else None
+
+
+def _is_local(uri: str) -> bool:
+    """Return whether a libvirt URI names no other machine."""
+    try:
+        return not parse.urlsplit(uri).netloc
+    except ValueError:
+        raise errors.ConfigurationError(
+            option="[inventory_libvirt]uri", reason="can't be taken apart as a URI"
+        ) from None

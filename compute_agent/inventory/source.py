@@ -122,6 +122,9 @@ class NodeInventory:
             a boot that is stored stays, as it moves whenever the clock is set
         """
         found = dataclasses.asdict(self)
+        if self.booted_at is not None:
+            # As it is stored, and as it goes over the wire.
+            found["booted_at"] = self.booted_at.astimezone(datetime.UTC)
         del found["uuid"], found["roams"], found["used"]
         for name in ("custom_resources", "labels"):
             found[name] = found[name] or None

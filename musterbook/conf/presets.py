@@ -84,6 +84,17 @@ def of(conf: cfg.ConfigOpts) -> Preset:
     return PRESETS[conf[OPTION]]
 
 
+def member_timeout(conf: cfg.ConfigOpts) -> float:
+    """Return the preset's member timeout in seconds, before anything is checked.
+
+    Of one that isn't there, which conf.check() names, the default's.
+    """
+    try:
+        return of(conf).member_timeout
+    except (cfg.Error, ValueError, KeyError):
+        return LAN.member_timeout
+
+
 def apply(conf: cfg.ConfigOpts, preset: Preset | None = None) -> None:
     """Make a preset's values the defaults.
 

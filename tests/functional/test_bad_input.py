@@ -197,6 +197,15 @@ def test_a_host_name_that_is_allowed_comes_back_as_given(
         ({"transport_url": "rabbit://u:CAN$ARY@h/"}, ["transport_url", "$$"]),
         ({"database/connection": "mysql://u:CAN$ARY@h/d"}, ["connection", "$$"]),
         ({"servicegroup_tooz_url": "file:///proc/nope"}, ["servicegroup_tooz_url"]),
+        ({"servicegroup_preset": "small"}, ["servicegroup_preset", "lan, wan, large"]),
+        ({"servicegroup_driver": "mc"}, ["servicegroup_driver"]),
+        (
+            {
+                "inventory/source": "libvirt",
+                "inventory_libvirt/uri": "qemu://[x/system",
+            },
+            ["inventory"],
+        ),
         ({"executor_thread_pool_size": 0}, ["executor_thread_pool_size"]),
         ({"graceful_shutdown_timeout": -1}, ["graceful_shutdown_timeout"]),
         ({"rpc_response_timeout": 0}, ["rpc_response_timeout"]),

@@ -133,6 +133,8 @@ def test_small_audit(tmp_path: pathlib.Path) -> None:
     assert ratio["value"] == pytest.approx(of("changed") / of("floor"))
 
 
+# A minute and a half: every way, and their floors.
+@pytest.mark.slow
 def test_small_claims(tmp_path: pathlib.Path) -> None:
     small = ("--windows=1", "--seconds=0.2", "--schedulers=1,8", "--fleets=20")
     found = figures("claims", tmp_path, *small)

@@ -106,6 +106,15 @@ def check_goodbye(lab: labs.Lab) -> None:
     assert "Traceback" not in again.errors()
 
 
+#: Which database it is doesn't matter where only the agents and the leader act.
+ONE_DATABASE = pytest.mark.parametrize(
+    "lab",
+    ["mariadb", pytest.param("postgresql", marks=pytest.mark.slow)],
+    indirect=True,
+)
+
+
+@ONE_DATABASE
 def test_a_second_agent_is_refused_and_a_restart_is_not(lab: labs.Lab) -> None:
     lab.start_conductor()
     first = lab.start_agent("web1")
@@ -125,6 +134,7 @@ def test_a_second_agent_is_refused_and_a_restart_is_not(lab: labs.Lab) -> None:
     lab.wait_state("web1", "up")
 
 
+@ONE_DATABASE
 def test_a_frozen_leader_is_replaced_and_writes_nothing_more(lab: labs.Lab) -> None:
     first = lab.start_conductor("c1")
     lab.start_agent("web1")

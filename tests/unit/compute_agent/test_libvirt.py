@@ -157,6 +157,11 @@ def test_another_machine_s_boot_is_not_this_one_s(make: Make, library: Library) 
     assert (node.boot_id, node.booted_at) == (None, None)
 
 
+def test_a_uri_that_cannot_be_taken_apart_is_named(make: Make) -> None:
+    with pytest.raises(errors.ConfigurationError, match=r"\[inventory_libvirt\]uri"):
+        make(inventory_libvirt__uri="qemu+tls://[bad/system")
+
+
 # -- changes -------------------------------------------------------------------------
 
 MACHINE = """<node>

@@ -416,6 +416,19 @@ def test_a_source_that_is_not_ready_changes_nothing(
     assert tracker.audit().unchanged == ("n1",)
 
 
+def test_each_reason_of_a_source_that_fails_is_told_once(
+    machine: Source,
+    tracker: resource_tracker.ResourceTracker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for reason in ("no answer for 1 s", "no answer for 2 s", "is not JSON"):
+        machine.fail = errors.InventoryUnavailable(source="test", reason=reason)
+        with pytest.raises(errors.InventoryUnavailable):
+            tracker.audit()
+    told = [m for m in caplog.messages if "nothing is changed" in m]
+    assert ["JSON" in text for text in told] == [False, True]
+
+
 def test_a_node_that_is_missing_once_is_kept(
     book: Book, machine: Source, tracker: resource_tracker.ResourceTracker
 ) -> None:

@@ -249,3 +249,11 @@ def test_the_guide_s_source_works_as_an_installed_one(tmp_path: pathlib.Path) ->
     )
     lines = ["8 16384 200", "{'rack': 'r1'}", "{}", "{'memory_mb': 32768}"]
     assert run.stdout.splitlines() == lines, run.stderr
+
+
+def test_the_instant_of_the_boot_is_told_as_it_is_stored() -> None:
+    east = datetime.timezone(datetime.timedelta(hours=2))
+    when = datetime.datetime(2026, 1, 2, 5, 4, 5, tzinfo=east)
+    told = a_node(boot_id="two", booted_at=when).columns()["booted_at"]
+    assert isinstance(told, datetime.datetime)
+    assert told.isoformat() == "2026-01-02T03:04:05+00:00"
