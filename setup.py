@@ -34,7 +34,7 @@ EXTRAS = {
     "redis": ["tooz[redis]>=9.0", "redis>=5.0"],
     "zookeeper": ["tooz[zookeeper]>=9.0", "kazoo>=2.10"],
     "memcached": ["tooz[memcached]>=9.0"],
-    "etcd": ["tooz[etcd3gw]>=9.0"],
+    "etcd": ["tooz[etcd3gw]>=9.0", "etcd3gw>=2.4"],
     "mysql": ["PyMySQL>=1.1"],
     # Compiled against the machine's own libvirt.
     "libvirt": ["libvirt-python>=9.0"],

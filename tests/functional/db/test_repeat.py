@@ -151,6 +151,8 @@ EXPOSED: dict[str, tuple[dict[str, Any], type[Exception] | None]] = {
     ),
 }
 CARRIERS = {"object_action", "object_class_action_versions"}
+#: A beat that comes twice is two: what it changes is counted in test_beats_are_counted.
+BEATS = {"beat", "get_beats"}
 
 
 class World:
@@ -261,7 +263,7 @@ def test_none_is_forgotten() -> None:
         for name in dir(manager)
         if rpc_server.is_exposed(object.__new__(manager), name)
     }
-    assert exposed == EXPOSED.keys() | CARRIERS
+    assert exposed == EXPOSED.keys() | CARRIERS | BEATS
     assert base.remotable_methods() == REMOTABLE.keys()
 
 
@@ -289,6 +291,24 @@ def test_all(world: World) -> None:
             check(world, "object_class_action_versions", args, second)
         else:
             check(world, "object_action", action(method, name, **made), second)
+
+
+def test_beats_are_counted(world: World) -> None:
+    """Twice in a row they change the stamp and the count, and nothing else."""
+
+    def service() -> dict[str, Any]:
+        (row,) = world.rows()["services"]
+        return dict(row)
+
+    assert world.ask("beat", {}) is None
+    once = service()
+    assert world.ask("beat", {}) is None
+    twice = service()
+    changed = {name for name in once if once[name] != twice[name]}
+    assert changed <= {"last_seen_up", "report_count"}
+    assert twice["report_count"] == once["report_count"] + 1
+    (first,) = world.ask("get_beats", {})
+    assert first[:2] == [HOST, 1]
 
 
 def test_a_peer_of_version_1_0_deletes_what_is_in_use(world: World) -> None:
