@@ -265,7 +265,7 @@ def test_it_ends_with_its_terminal(standalone: Standalone) -> None:
     try:
         util.wait_until(lambda: "vCPUs" in screen.text(), START)
         os.close(leader)
-        util.wait_until(lambda: run.poll() is not None, 10, "the end")
+        util.wait_until(lambda: run.poll() is not None, 30, "the end")
     finally:
         run.kill()
         run.wait(30)
