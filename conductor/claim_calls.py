@@ -101,6 +101,7 @@ class ClaimCalls:
     ) -> None:
         """Give a claim back; one that isn't known can't be booked any more.
 
+        :param owner: noted of a uuid that isn't known yet; it guards nothing
         :param attempt: only if it was answered to no other call of claim than the one
             whose request had this ``attempt``, a uuid
         """

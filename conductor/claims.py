@@ -100,6 +100,7 @@ class ClaimsManager:
     ) -> None:
         """Give a claim back; harmless if it is gone, or not yet there.
 
+        :param owner: noted of a uuid that isn't known yet; it guards nothing
         :param attempt: only if it was answered to this call of claim and to no other
         """
         if attempt is not None:

@@ -289,6 +289,7 @@ class _Absences:
         self._settle = settle
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[float, float]] = {}  # host to first and last time
+        self._prune_at = 0.0
 
     def check(self, host: str) -> None:
         """Note that the broker knows of nobody; return if it has for long enough.
@@ -297,12 +298,16 @@ class _Absences:
         """
         now, key = time.monotonic(), names.fold(host)
         with self._lock:
-            self._seen = {
-                h: times
-                for h, times in self._seen.items()
-                if now - times[1] < _FORGET_SECONDS
-            }
-            first = self._seen.get(key, (now, now))[0]
+            if now >= self._prune_at:  # not each time: a whole fleet may be starting
+                self._prune_at = now + _FORGET_SECONDS
+                self._seen = {
+                    h: times
+                    for h, times in self._seen.items()
+                    if now - times[1] < _FORGET_SECONDS
+                }
+            first, last = self._seen.get(key, (now, now))
+            if now - last >= _FORGET_SECONDS:
+                first = now
             lasted = now - first
             if lasted >= self._settle:
                 self._seen.pop(key, None)
