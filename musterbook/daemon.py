@@ -197,7 +197,8 @@ class Process:
     def _wait(self) -> None:
         while not self._stopping.is_set():
             select.select([self._wake_reader], [], [])
-            for number in self._wake_reader.recv(64):
+            # Reloads that were asked for before this one begins are done by it.
+            for number in dict.fromkeys(self._wake_reader.recv(64)):
                 if number == signal.SIGHUP and not self._hangup_stops:
                     self._reset()
                 elif number:
