@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from conductor.db import allocations
 from conductor.db import claim_nodes
+from conductor.db import leases
 from conductor.db import models
 from conductor.db import retry
 from conductor.db import types
-from conductor.db import verdicts
 from musterbook import errors
 
 _A = models.allocations
@@ -108,7 +108,7 @@ class ClaimEnds:
         nodes = {row.node_id for row in found}
 
         def work(connection: sa.Connection) -> tuple[list[str], set[str]]:
-            if not verdicts.holds(connection, name, owner, term):
+            if not leases.holds(connection, name, owner, term):
                 return [], set()
             locked = claim_nodes.lock(connection, nodes)
             rows = _locked(connection, _A.c.id.in_(ids), *_EXPIRED)
@@ -143,7 +143,7 @@ class ClaimEnds:
             return 0
 
         def work(connection: sa.Connection) -> int:
-            if not verdicts.holds(connection, name, owner, term):
+            if not leases.holds(connection, name, owner, term):
                 return 0
             # Nothing brings a finished one back, so that nothing has to be locked.
             gone = _A.delete().where(_A.c.id.in_(ids), sa.not_(allocations.IS_LIVE))

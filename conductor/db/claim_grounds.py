@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from conductor.db import leases
 from conductor.db import liveness
 from conductor.db import models
 from conductor.db import types
-from conductor.db import verdicts
 from musterbook import names
 from objects import service as service_obj
 
@@ -130,7 +130,7 @@ def _unknown(row: Any) -> tuple[float, str] | None:
     if row.lease_ends is None:
         return float("inf"), "there has been no leader yet"
     age = (row.now - row.looked_at).total_seconds()
-    if age < -verdicts.SET_BACK:
+    if age < -leases.SET_BACK:
         return float("inf"), "the database's clock was set back since the last look"
     lasts = (row.lease_ends - row.looked_at).total_seconds()
     if age >= lasts:

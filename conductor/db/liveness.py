@@ -4,6 +4,7 @@ import sqlalchemy as sa
 
 from conductor.db import fleet
 from conductor.db import grants
+from conductor.db import leases
 from conductor.db import levels
 from conductor.db import node_moves
 from conductor.db import releases
@@ -17,7 +18,7 @@ KnownService = grants.KnownService
 GrantedRow = verdicts.GrantedRow
 BeatRow = verdicts.BeatRow
 Outlook = verdicts.Outlook
-LeaseMark = verdicts.LeaseMark
+LeaseMark = leases.LeaseMark
 Claim = node_moves.Claim
 Unsettled = verdicts.Unsettled
 without_twins = verdicts.without_twins
@@ -27,6 +28,7 @@ Fleet = fleet.Fleet
 
 class LivenessStore(
     grants.GrantStore,
+    leases.LeaseStore,
     verdicts.VerdictStore,
     fleet.FleetStore,
     levels.LevelStore,
