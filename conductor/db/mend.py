@@ -4,10 +4,12 @@ A conductor of a release that knew no allocations may create again, or let a pee
 version 1.0 write, a node that is booked already. The rule is booking.mend().
 """
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import functools
 from typing import Any
 from typing import NamedTuple
+from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -24,6 +26,7 @@ from musterbook import errors
 
 _T = models.compute_nodes
 _PAGE = 100
+_Mended = TypeVar("_Mended")
 _LOCK = sa.select(_T.c.id).where(_T.c.id == sa.bindparam("id")).with_for_update()
 
 
@@ -54,16 +57,7 @@ class MendedCustom(NamedTuple):
 
 def mend_custom(engine: sa.Engine, *, dry_run: bool = False) -> Iterator[MendedCustom]:
     """Let custom_used of all live nodes be what is allocated, as mend() does."""
-    after = 0
-    while True:
-        ids = retry.read(engine, functools.partial(_with_custom, after))
-        for node_id in ids:
-            mended = _one_custom(engine, node_id, dry_run)
-            if mended is not None:
-                yield mended
-        if len(ids) < _PAGE:
-            return
-        after = ids[-1]
+    return _each(engine, _with_custom, lambda n: _one_custom(engine, n, dry_run))
 
 
 def _with_custom(after: int, connection: sa.Connection) -> list[int]:
@@ -90,11 +84,23 @@ def mend(engine: sa.Engine, *, dry_run: bool = False) -> Iterator[Mended]:
     :param dry_run: write nothing, lock nothing
     :raises DatabaseBusy: one lost against others again and again; run it again
     """
+    return _each(engine, _page, lambda node_id: _one(engine, node_id, dry_run))
+
+
+def _each(
+    engine: sa.Engine,
+    page: Callable[[int, sa.Connection], list[int]],
+    mend_one: Callable[[int], _Mended | None],
+) -> Iterator[_Mended]:
+    """Go through nodes by id, and tell of those that were mended.
+
+    :param page: returns the next ids after one
+    """
     after = 0
     while True:
-        ids = retry.read(engine, functools.partial(_page, after))
+        ids = retry.read(engine, functools.partial(page, after))
         for node_id in ids:
-            mended = _one(engine, node_id, dry_run)
+            mended = mend_one(node_id)
             if mended is not None:
                 yield mended
         if len(ids) < _PAGE:

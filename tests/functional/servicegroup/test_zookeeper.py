@@ -20,16 +20,7 @@ def test_what_is_asked_while_it_is_away_is_not_kept(
 ) -> None:
     """Else it would get the questions of the whole outage when it is back."""
     server = own_server(group_servers.ZooKeeper)
-    url = group_url.parse(f"{server.lease(0)}&timeout=10")
-    make = clients.factory(url, "servicegroup_tooz_url")
-    made: list[Any] = []
-
-    def coordinator(member: bytes) -> Any:
-        made.append(make(member))
-        return made[-1]
-
-    driver = tooz_driver.ToozDriver(url, "a#1", make_coordinator=coordinator)
-    util.wait_until(lambda: _joins(driver), 60, "joining")
+    driver, made = _joined(server, timeout=10)
     server.kill()
     for _ in range(4):
         with pytest.raises(errors.GroupUnavailable):
@@ -45,16 +36,7 @@ def test_what_was_not_answered_is_not_asked_again(
 ) -> None:
     """Else a server that was frozen would get to all of it."""
     server = own_server(group_servers.ZooKeeper)
-    url = group_url.parse(f"{server.lease(0)}&timeout=20")
-    make = clients.factory(url, "servicegroup_tooz_url")
-    made: list[Any] = []
-
-    def coordinator(member: bytes) -> Any:
-        made.append(make(member))
-        return made[-1]
-
-    driver = tooz_driver.ToozDriver(url, "a#1", make_coordinator=coordinator)
-    util.wait_until(lambda: _joins(driver), 60, "joining")
+    driver, made = _joined(server, timeout=20)
     server.freeze()
     for _ in range(3):
         with pytest.raises(errors.GroupUnavailable):
@@ -65,6 +47,23 @@ def test_what_was_not_answered_is_not_asked_again(
     util.wait_until(lambda: _joins(driver), 60, "a beat")
     driver.beat()
     driver.stop()
+
+
+def _joined(
+    server: process.Server, timeout: int
+) -> tuple[tooz_driver.ToozDriver, list[Any]]:
+    """Return a member, and the coordinators that it makes, as they come."""
+    url = group_url.parse(f"{server.lease(0)}&timeout={timeout}")
+    make = clients.factory(url, "servicegroup_tooz_url")
+    made: list[Any] = []
+
+    def coordinator(member: bytes) -> Any:
+        made.append(make(member))
+        return made[-1]
+
+    driver = tooz_driver.ToozDriver(url, "a#1", make_coordinator=coordinator)
+    util.wait_until(lambda: _joins(driver), 60, "joining")
+    return driver, made
 
 
 def _joins(driver: tooz_driver.ToozDriver) -> bool:
