@@ -103,16 +103,27 @@ def prepare(conf: cfg.ConfigOpts) -> group_url.GroupURL | None:
     A group in files has its directory afterwards; nothing is connected.
 
     :returns: the group URL, read; None: there is no group
-    :raises ConfigurationError: as check(), a client isn't installed, or the directory
-        can't be made or written
+    :raises ConfigurationError: as check(), a client isn't installed, a file that the
+        URL names can't be read, or the directory can't be made or written
     """
     url = check(conf)
     if url is None:
         return None
     tooz_driver.ToozDriver(url, "nobody")
+    _check_files(url)
     if url.scheme == "file":
         _make_directory(url.target.path)
     return url
+
+
+def _check_files(url: group_url.GroupURL) -> None:
+    """Refuse certificates that can't be read, which would be waited for without end."""
+    for name in sorted(group_url.FILES & url.options.keys()):
+        for path in url.options[name]:
+            if not os.access(path, os.R_OK):
+                raise errors.ConfigurationError(
+                    option="servicegroup_tooz_url", reason=f"{name}: can't read {path}"
+                )
 
 
 def _make_directory(path: str) -> None:

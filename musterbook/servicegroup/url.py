@@ -39,6 +39,17 @@ _OTHERS = {
 _TIMEOUTS = ("membership_timeout", "timeout")
 #: Options that may come more than once: they are lists of hosts.
 _LISTS = frozenset({"hosts", "sentinel_fallback"})
+#: Options that are a number of seconds besides the member timeout.
+_OTHER_SECONDS = frozenset(
+    {"health_check_interval", "socket_connect_timeout", "socket_timeout"}
+)
+#: Options that name a file, which the client reads when it connects.
+FILES = frozenset(
+    {
+        *("ca", "ca_cert", "cert_cert", "cert_key", "certfile", "keyfile"),
+        *("ssl_ca_certs", "ssl_cert", "ssl_certfile", "ssl_key", "ssl_keyfile"),
+    }
+)
 _SECRETS = ("keyfile_password", "sentinel_password", "ssl_key_password")
 
 
@@ -250,8 +261,17 @@ def _check_options(
             raise _Refused(f"has the option {option} twice")
         if not all(values) and option not in _TIMEOUTS:
             raise _Refused(f"has no value for {option}")
-        if option.startswith("socket_") and option.endswith("_timeout"):
+        if option in _OTHER_SECONDS:
             _seconds(option, values[0])
+        if option == "sentinel_fallback":
+            _check_sentinels(values)
+
+
+def _check_sentinels(values: Sequence[str]) -> None:
+    for value in values:
+        host, port = _address(value)
+        if not host or port is None:
+            raise _Refused("sentinel_fallback must be host:port")
 
 
 def _options(
@@ -306,6 +326,9 @@ def _member_timeout(
     name = next((name for name in _TIMEOUTS if name in options), None)
     if name is None:
         return default
+    for given in _TIMEOUTS:  # also the one that doesn't count
+        if given in options:
+            _seconds(given, options[given][-1])
     seconds = _seconds(name, options[name][-1])
     if scheme.whole and seconds != int(seconds):
         raise _Refused(f"{name} must be a whole number of seconds with {scheme.tooz}")

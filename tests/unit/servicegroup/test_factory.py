@@ -148,3 +148,12 @@ def test_each_missing_client_names_its_extra() -> None:
 def test_extra_of_the_traits_is_the_one_that_is_named(scheme: str) -> None:
     target = group_url.parse(f"{scheme}://{'/d' * (scheme == 'file')}").target
     assert traits.TRAITS[scheme].extra == clients.EXTRAS.get(target.scheme, "")
+
+
+def test_a_certificate_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
+    present, absent = tmp_path / "there.pem", tmp_path / "nowhere.pem"
+    present.write_text("x")
+    url = "rediss://h?ssl_ca_certs={}"
+    assert factory.prepare(load(servicegroup_tooz_url=url.format(present))) is not None
+    with pytest.raises(errors.ConfigurationError, match="ssl_ca_certs: can't read"):
+        factory.prepare(load(servicegroup_tooz_url=url.format(absent)))
